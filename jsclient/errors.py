@@ -3,7 +3,7 @@
 The tree, with the builtin that a class also is:
 
     Error
-    ├── ConnectionError_ ······················· builtins.ConnectionError
+    ├── ConnectionError ························ builtins.ConnectionError
     │   ├── ConnectionClosedError                 the Connection was closed
     │   │   └── ForkedError                       it belongs to the parent process
     │   ├── DisconnectedError                     the link is down right now
@@ -17,7 +17,7 @@ The tree, with the builtin that a class also is:
     │       ├── AuthenticationTimeoutError
     │       ├── AuthenticationExpiredError
     │       └── AuthenticationRevokedError
-    ├── TimeoutError_ ·························· builtins.TimeoutError
+    ├── TimeoutError ··························· builtins.TimeoutError
     │   └── DrainTimeoutError
     ├── NoRespondersError                         nobody listens on the requested subject
     ├── PermissionsViolationError                 this user may not use the subject
@@ -47,11 +47,11 @@ class Error(Exception):
     """What all jsclient exceptions derive from."""
 
 
-class ConnectionError_(Error, builtins.ConnectionError):
+class ConnectionError(Error, builtins.ConnectionError):
     """The link to the server cannot be used."""
 
 
-class ConnectionClosedError(ConnectionError_):
+class ConnectionClosedError(ConnectionError):
     """The Connection was closed, by the user or for good after a failure."""
 
 
@@ -59,11 +59,11 @@ class ForkedError(ConnectionClosedError):
     """The Connection belongs to the parent process; connect again in the child."""
 
 
-class DisconnectedError(ConnectionError_):
+class DisconnectedError(ConnectionError):
     """The link is down at this moment and the call cannot wait for the next one."""
 
 
-class NoServersError(ConnectionError_):
+class NoServersError(ConnectionError):
     """No server of the pool could be reached; `attempts` says what each one answered."""
 
     def __init__(
@@ -73,23 +73,23 @@ class NoServersError(ConnectionError_):
         self.attempts = attempts
 
 
-class StaleConnectionError(ConnectionError_):
+class StaleConnectionError(ConnectionError):
     """The server did not answer the allowed number of PINGs."""
 
 
-class ProtocolError(ConnectionError_):
+class ProtocolError(ConnectionError):
     """The peer sent bytes that the NATS protocol does not allow."""
 
 
-class TLSError(ConnectionError_):
+class TLSError(ConnectionError):
     """TLS was asked for and is not offered, or its handshake failed."""
 
 
-class ServerLimitError(ConnectionError_):
+class ServerLimitError(ConnectionError):
     """The server refuses further connections for now."""
 
 
-class AuthenticationError(ConnectionError_):
+class AuthenticationError(ConnectionError):
     """The server did not accept who we are."""
 
 
@@ -109,11 +109,11 @@ class AuthenticationRevokedError(AuthenticationError):
     """The user was revoked."""
 
 
-class TimeoutError_(Error, builtins.TimeoutError):
+class TimeoutError(Error, builtins.TimeoutError):
     """The deadline of a blocking call passed."""
 
 
-class DrainTimeoutError(TimeoutError_):
+class DrainTimeoutError(TimeoutError):
     """Draining did not finish in time; unread messages were given up."""
 
 
