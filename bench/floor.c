@@ -1,0 +1,489 @@
+/* The floor: what the work costs when a C program does it on a bare socket.
+ *
+ *     floor URL sub      N SIZE             count N messages of SIZE bytes
+ *     floor URL memory   N SIZE             the same; the peak of the resident memory matters
+ *     floor URL held     N SIZE             the same, and keep a copy of each message
+ *     floor URL pub      N SIZE             publish N messages, gathered into large writes
+ *     floor URL request  N SIZE             N requests, one after another
+ *     floor URL threads  N SIZE             N requests, a hundred at a time
+ *     floor URL echo     0 0                answer requests until the process is ended
+ *     floor URL info     0 0                print the server's INFO
+ *     floor -   parse    N SIZE             parse N messages that are in memory
+ *     floor -   create   N SIZE             make N private copies of a message
+ *
+ * One thread, blocking calls, no library. It parses what a client has to parse (every field
+ * of a MSG line, frames cut anywhere) and does nothing a client could leave out, so a client
+ * cannot well be cheaper. The result is one line of JSON, as from every other worker.
+ */
+#define _GNU_SOURCE
+#include "meter.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum {
+    BUFFER = 256 * 1024,        /* one receive; every frame here is far smaller */
+    WRITE_AT = 64 * 1024,       /* gathered bytes worth a system call */
+    MAX_FRAME = 8 * 1024
+};
+
+/* ---- the connection ------------------------------------------------------------------- */
+
+struct connection {
+    int fd;
+    long pongs;
+    size_t begin, end;          /* bytes received and not yet parsed */
+    size_t gathered;            /* bytes not yet sent */
+    char *in, *out;
+};
+
+struct message {
+    const char *subject, *reply, *payload;
+    size_t subject_size, reply_size, size;
+    long sid;
+};
+
+static void connection_init(struct connection *connection)
+{
+    memset(connection, 0, sizeof *connection);
+    connection->fd = -1;
+    connection->in = malloc(BUFFER);
+    connection->out = malloc(WRITE_AT + THREADS * MAX_FRAME);
+    if (connection->in == NULL || connection->out == NULL)
+        die("out of memory");
+}
+
+static void send_all(struct connection *connection, const char *bytes, size_t size)
+{
+    while (size > 0) {
+        ssize_t sent = send(connection->fd, bytes, size, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0)
+            die("send: %s", strerror(errno));
+        bytes += sent;
+        size -= (size_t)sent;
+    }
+}
+
+static void send_text(struct connection *connection, const char *text)
+{
+    send_all(connection, text, strlen(text));
+}
+
+static void gather(struct connection *connection, const char *bytes, size_t size)
+{
+    memcpy(connection->out + connection->gathered, bytes, size);
+    connection->gathered += size;
+}
+
+static void send_gathered(struct connection *connection)
+{
+    send_all(connection, connection->out, connection->gathered);
+    connection->gathered = 0;
+}
+
+/* Receives once behind what is still unparsed. */
+static void receive(struct connection *connection)
+{
+    ssize_t got;
+    if (connection->begin > 0) {
+        connection->end -= connection->begin;
+        memmove(connection->in, connection->in + connection->begin, connection->end);
+        connection->begin = 0;
+    }
+    if (connection->end == BUFFER)
+        die("a frame does not fit into %d bytes", BUFFER);
+    do
+        got = recv(connection->fd, connection->in + connection->end, BUFFER - connection->end, 0);
+    while (got < 0 && errno == EINTR);
+    if (got < 0)
+        die("recv: %s", strerror(errno));
+    if (got == 0)
+        die("the server closed the connection");
+    connection->end += (size_t)got;
+}
+
+/* The fields of `MSG subject sid [reply] size`; returns 0 if the line is none. */
+static inline int parse_line(const char *at, const char *stop, struct message *message)
+{
+    const char *field[4];
+    size_t length[4];
+    int count = 0;
+    long number = 0;
+    at += 4;
+    for (;;) {
+        const char *begin = at;
+        while (at < stop && *at != ' ')
+            at++;
+        if (at == begin || count == 4)
+            return 0;
+        field[count] = begin;
+        length[count++] = (size_t)(at - begin);
+        if (at == stop)
+            break;
+        at++;
+    }
+    if (count < 3)
+        return 0;
+    message->subject = field[0];
+    message->subject_size = length[0];
+    message->reply = count == 4 ? field[2] : NULL;
+    message->reply_size = count == 4 ? length[2] : 0;
+    for (size_t i = 0; i < length[1]; i++) {
+        if (field[1][i] < '0' || field[1][i] > '9' || i > 9)
+            return 0;
+        number = number * 10 + (field[1][i] - '0');
+    }
+    message->sid = number;
+    number = 0;
+    for (size_t i = 0; i < length[count - 1]; i++) {
+        char digit = field[count - 1][i];
+        if (digit < '0' || digit > '9' || i > 9)
+            return 0;
+        number = number * 10 + (digit - '0');
+    }
+    message->size = (size_t)number;
+    return 1;
+}
+
+/* Takes the next whole message, and 0 when more bytes are needed for one. PING is answered
+ * and PONG counted on the way; a message's pointers hold until the next receive. */
+static inline int next_message(struct connection *connection, struct message *message)
+{
+    for (;;) {
+        const char *line = connection->in + connection->begin;
+        const char *limit = connection->in + connection->end;
+        const char *newline = memchr(line, '\n', (size_t)(limit - line));
+        if (newline == NULL)
+            return 0;
+        if (newline - line < 4 || newline[-1] != '\r')
+            die("bad line: %.*s", (int)(newline - line), line);
+        if (memcmp(line, "MSG ", 4) == 0) {
+            if (!parse_line(line, newline - 1, message))
+                die("bad message line: %.*s", (int)(newline - line), line);
+            if ((size_t)(limit - newline) < message->size + 3)
+                return 0;
+            message->payload = newline + 1;
+            if (memcmp(message->payload + message->size, "\r\n", 2) != 0)
+                die("a payload does not end where its line says");
+            connection->begin = (size_t)(newline + message->size + 3 - connection->in);
+            return 1;
+        }
+        if (memcmp(line, "PING", 4) == 0)
+            send_text(connection, "PONG\r\n");
+        else if (memcmp(line, "PONG", 4) == 0)
+            connection->pongs++;
+        else if (memcmp(line, "INFO", 4) != 0)
+            die("the server said: %.*s", (int)(newline - line), line);
+        connection->begin = (size_t)(newline + 1 - connection->in);
+    }
+}
+
+/* Waits until the server has handled all that was sent. No messages may be on their way. */
+static void flush(struct connection *connection)
+{
+    struct message message;
+    long pongs = connection->pongs;
+    send_text(connection, "PING\r\n");
+    while (connection->pongs == pongs) {
+        receive(connection);
+        if (next_message(connection, &message))
+            die("a message came before it was asked for");
+    }
+}
+
+/* Opens the link and reads INFO, which stays at the start of `in`, ended by a zero byte. */
+static void open_link(struct connection *connection, const char *url)
+{
+    char host[256];
+    struct addrinfo hints, *found, *address;
+    int one = 1, failure;
+    const char *begin = strncmp(url, "nats://", 7) == 0 ? url + 7 : url;
+    const char *colon = strrchr(begin, ':');
+    char *newline;
+    if (colon == NULL || (size_t)(colon - begin) >= sizeof host)
+        die("not a URL: %s", url);
+    memcpy(host, begin, (size_t)(colon - begin));
+    host[colon - begin] = '\0';
+    memset(&hints, 0, sizeof hints);
+    hints.ai_socktype = SOCK_STREAM;
+    failure = getaddrinfo(host, colon + 1, &hints, &found);
+    if (failure != 0)
+        die("%s: %s", url, gai_strerror(failure));
+    for (address = found; address != NULL; address = address->ai_next) {
+        connection->fd = socket(address->ai_family, SOCK_STREAM, 0);
+        if (connection->fd >= 0
+            && connect(connection->fd, address->ai_addr, address->ai_addrlen) == 0)
+            break;
+        if (connection->fd >= 0)
+            close(connection->fd);
+        connection->fd = -1;
+    }
+    freeaddrinfo(found);
+    if (connection->fd < 0)
+        die("cannot connect to %s: %s", url, strerror(errno));
+    setsockopt(connection->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    do
+        receive(connection);
+    while ((newline = memchr(connection->in, '\n', connection->end)) == NULL);
+    *newline = '\0';
+    connection->begin = (size_t)(newline + 1 - connection->in);
+    if (strncmp(connection->in, "INFO ", 5) != 0)
+        die("not a NATS server: %s", connection->in);
+}
+
+static void connect_to(struct connection *connection, const char *url)
+{
+    open_link(connection, url);
+    send_text(connection, "CONNECT {\"verbose\":false,\"pedantic\":false,\"lang\":\"c\","
+                          "\"name\":\"floor\",\"protocol\":1}\r\n");
+    flush(connection);
+}
+
+/* ---- the cells ------------------------------------------------------------------------ */
+
+/* sub, memory, held: from the arrival of the first message to the last. */
+static void run_subscriber(struct connection *connection, long count, size_t size, int hold)
+{
+    struct message message;
+    struct meter meter;
+    char **held = NULL;
+    long arrived = 0, resident, peak;
+    if (hold) {
+        held = malloc((size_t)count * sizeof *held);
+        if (held == NULL)
+            die("out of memory");
+        memset(held, 1, (size_t)count * sizeof *held);  /* its pages are not the messages' */
+    }
+    send_text(connection, "SUB " SUBJECT " 1\r\n");
+    flush(connection);
+    resident = status_bytes("VmRSS");
+    peak = status_bytes("VmHWM");
+    say_ready();
+    receive(connection);
+    meter_start(&meter);
+    for (;;) {
+        while (next_message(connection, &message)) {
+            if (message.sid != 1 || message.size != size)
+                die("a message that nobody sent");
+            if (hold) {
+                /* One block with subject and payload, as the leanest client could have it. */
+                char *copy = malloc(message.subject_size + message.size);
+                if (copy == NULL)
+                    die("out of memory");
+                memcpy(copy, message.subject, message.subject_size);
+                memcpy(copy + message.subject_size, message.payload, message.size);
+                held[arrived] = copy;
+            }
+            arrived++;
+        }
+        if (arrived >= count)
+            break;
+        receive(connection);
+    }
+    meter_stop(&meter);
+    print_meter(&meter, count);
+    print_growth(resident, peak);
+}
+
+static void run_publisher(struct connection *connection, long count, size_t size)
+{
+    char payload[MAX_FRAME], line[64];
+    struct meter meter;
+    size_t line_size;
+    memset(payload, 'x', size);
+    memcpy(payload + size, "\r\n", 2);
+    meter_start(&meter);
+    line_size = (size_t)snprintf(line, sizeof line, "PUB " SUBJECT " %zu\r\n", size);
+    for (long i = 0; i < count; i++) {
+        gather(connection, line, line_size);
+        gather(connection, payload, size + 2);
+        if (connection->gathered >= WRITE_AT)
+            send_gathered(connection);
+    }
+    send_gathered(connection);
+    flush(connection);
+    meter_stop(&meter);
+    print_meter(&meter, count);
+    puts("}");
+}
+
+/* request, threads: `in_flight` requests wait for their replies at any one time. */
+static void run_requests(struct connection *connection, long count, size_t size, long in_flight)
+{
+    char frame[THREADS][MAX_FRAME];
+    size_t frame_size[THREADS];
+    double started[THREADS];
+    double *latency = malloc((size_t)count * sizeof *latency);
+    struct message message;
+    struct meter meter;
+    char inbox[64];
+    long sent = 0, answered = 0;
+    size_t inbox_size = (size_t)snprintf(inbox, sizeof inbox, "_INBOX.floor%ld.", (long)getpid());
+    if (latency == NULL)
+        die("out of memory");
+    for (long slot = 0; slot < in_flight; slot++) {
+        int used = snprintf(frame[slot], MAX_FRAME, "PUB " SERVICE " %s%ld %zu\r\n",
+                            inbox, slot, size);
+        memset(frame[slot] + used, 'x', size);
+        memcpy(frame[slot] + used + size, "\r\n", 2);
+        frame_size[slot] = (size_t)used + size + 2;
+    }
+    snprintf(connection->out, MAX_FRAME, "SUB %s* 1\r\n", inbox);
+    send_text(connection, connection->out);
+    flush(connection);
+
+    meter_start(&meter);
+    for (; sent < in_flight && sent < count; sent++) {
+        started[sent] = seconds_now();
+        gather(connection, frame[sent], frame_size[sent]);
+    }
+    while (answered < count) {
+        send_gathered(connection);
+        receive(connection);
+        while (next_message(connection, &message)) {
+            long slot = strtol(message.subject + inbox_size, NULL, 10);
+            double now = seconds_now();
+            if (slot < 0 || slot >= in_flight || message.size != size)
+                die("a reply that nobody asked for");
+            latency[answered++] = now - started[slot];
+            if (sent < count) {
+                started[slot] = now;
+                gather(connection, frame[slot], frame_size[slot]);
+                sent++;
+            }
+        }
+    }
+    meter_stop(&meter);
+    print_meter(&meter, count);
+    print_latencies(latency, count);
+    free(latency);
+}
+
+static void run_echo(struct connection *connection)
+{
+    struct message message;
+    char line[512];
+    send_text(connection, "SUB " SERVICE " 1\r\n");
+    flush(connection);
+    say_ready();
+    for (;;) {
+        receive(connection);
+        while (next_message(connection, &message)) {
+            int used;
+            if (message.reply == NULL || message.reply_size > 400 || message.size > MAX_FRAME)
+                die("not a request");
+            used = snprintf(line, sizeof line, "PUB %.*s %zu\r\n", (int)message.reply_size,
+                            message.reply, message.size);
+            gather(connection, line, (size_t)used);
+            gather(connection, message.payload, message.size + 2);
+            if (connection->gathered >= WRITE_AT)
+                send_gathered(connection);
+        }
+        if (connection->gathered > 0)
+            send_gathered(connection);
+    }
+}
+
+/* parse: as many whole frames as one full receive holds, again and again. */
+static void run_parse(struct connection *connection, long count, size_t size)
+{
+    struct message message;
+    struct meter meter;
+    size_t filled = 0, checked = 0;
+    long done = 0;
+    while (filled + size + 64 < WRITE_AT) {
+        filled += (size_t)sprintf(connection->in + filled, "MSG " SUBJECT " 1 %zu\r\n", size);
+        memset(connection->in + filled, 'x', size);
+        memcpy(connection->in + filled + size, "\r\n", 2);
+        filled += size + 2;
+    }
+    meter_start(&meter);
+    while (done < count) {
+        connection->begin = 0;
+        connection->end = filled;
+        while (next_message(connection, &message)) {
+            checked += message.size;
+            done++;
+        }
+    }
+    meter_stop(&meter);
+    if (checked != (size_t)done * size)
+        die("parsed %zu bytes of payload", checked);
+    print_meter(&meter, done);
+    puts("}");
+}
+
+/* create: a private copy of line and payload in one block, freed a read's worth at a time. */
+static void run_create(long count, size_t size)
+{
+    enum { ALIVE = 512 };
+    char *alive[ALIVE] = {NULL};
+    char frame[MAX_FRAME];
+    struct meter meter;
+    size_t whole = size + sizeof "MSG " SUBJECT " 1 128\r\n";
+    memset(frame, 'x', whole);
+    meter_start(&meter);
+    for (long i = 0; i < count; i++) {
+        char *volatile *place = &alive[i % ALIVE];
+        free(*place);
+        *place = malloc(whole);
+        if (*place == NULL)
+            die("out of memory");
+        memcpy(*place, frame, whole);
+    }
+    meter_stop(&meter);
+    print_meter(&meter, count);
+    puts("}");
+}
+
+int main(int argc, char **argv)
+{
+    struct connection connection;
+    const char *url, *work;
+    long count;
+    size_t size;
+    if (argc != 5)
+        die("use: floor URL WORK N SIZE");
+    url = argv[1];
+    work = argv[2];
+    count = strtol(argv[3], NULL, 10);
+    size = (size_t)strtol(argv[4], NULL, 10);
+    if (size > MAX_FRAME - 256)
+        die("at most %d bytes a message", MAX_FRAME - 256);
+    connection_init(&connection);
+    if (strcmp(work, "parse") == 0) {
+        run_parse(&connection, count, size);
+        return 0;
+    }
+    if (strcmp(work, "create") == 0) {
+        run_create(count, size);
+        return 0;
+    }
+    if (strcmp(work, "info") == 0) {
+        open_link(&connection, url);
+        puts(connection.in + 5);
+        return 0;
+    }
+    connect_to(&connection, url);
+    if (strcmp(work, "sub") == 0 || strcmp(work, "memory") == 0)
+        run_subscriber(&connection, count, size, 0);
+    else if (strcmp(work, "held") == 0)
+        run_subscriber(&connection, count, size, 1);
+    else if (strcmp(work, "pub") == 0)
+        run_publisher(&connection, count, size);
+    else if (strcmp(work, "request") == 0)
+        run_requests(&connection, count, size, 1);
+    else if (strcmp(work, "threads") == 0)
+        run_requests(&connection, count, size, THREADS);
+    else if (strcmp(work, "echo") == 0)
+        run_echo(&connection);
+    else
+        die("unknown work: %s", work);
+    return 0;
+}

@@ -1,0 +1,1 @@
+"""One worker program per client: it runs one cell and prints its sample as JSON."""

@@ -1,0 +1,131 @@
+"""Runs one cell with jsclient."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from itertools import islice
+from time import perf_counter
+
+import jsclient
+
+from .meter import (
+    NO_LIMIT,
+    SERVICE,
+    SUBJECT,
+    THREADS,
+    Job,
+    Memory,
+    Meter,
+    check_size,
+    latency_sample,
+    main,
+    say_ready,
+)
+
+Sample = Mapping[str, float]
+
+
+def subscribe(job: Job) -> Sample:
+    with jsclient.connect(job.url) as nc:
+        sub = nc.subscribe(
+            SUBJECT, max_pending_messages=NO_LIMIT, max_pending_bytes=NO_LIMIT
+        )
+        nc.flush()
+        messages = iter(sub)
+        memory = Memory()
+        say_ready()
+        total = len(next(messages).data)
+        meter = Meter()
+        for msg in islice(messages, job.messages - 1):
+            total += len(msg.data)
+        sample = meter.sample(job.messages)
+        check_size(total, job)
+        return sample | memory.sample()
+
+
+def hold(job: Job) -> Sample:
+    with jsclient.connect(job.url) as nc:
+        sub = nc.subscribe(
+            SUBJECT, max_pending_messages=NO_LIMIT, max_pending_bytes=NO_LIMIT
+        )
+        nc.flush()
+        messages = iter(sub)
+        held: list[jsclient.Msg | None] = [None] * job.messages
+        memory = Memory()
+        say_ready()
+        held[0] = next(messages)
+        meter = Meter()
+        for i in range(1, job.messages):
+            held[i] = next(messages)
+        sample = meter.sample(job.messages) | memory.sample()
+        check_size(sum(len(msg.data) for msg in held if msg is not None), job)
+        return sample
+
+
+def publish(job: Job) -> Sample:
+    with jsclient.connect(job.url) as nc:
+        payload = b"x" * job.size
+        meter = Meter()
+        for _ in range(job.messages):
+            nc.publish(SUBJECT, payload)
+        nc.flush()
+        return meter.sample(job.messages)
+
+
+def request(job: Job) -> Sample:
+    with jsclient.connect(job.url) as nc:
+        payload = b"x" * job.size
+        latencies: list[float] = []
+        nc.request(SERVICE, payload, timeout=10.0)
+        meter = Meter()
+        request_in_turn(nc, payload, job.messages, latencies)
+        return meter.sample(job.messages) | latency_sample(latencies)
+
+
+def request_from_threads(job: Job) -> Sample:
+    with jsclient.connect(job.url) as nc:
+        payload = b"x" * job.size
+        latencies: list[list[float]] = [[] for _ in range(THREADS)]
+        nc.request(SERVICE, payload, timeout=10.0)
+        start = threading.Barrier(THREADS + 1)
+
+        def call(mine: list[float]) -> None:
+            start.wait()
+            request_in_turn(nc, payload, job.messages // THREADS, mine)
+
+        threads = [threading.Thread(target=call, args=(mine,)) for mine in latencies]
+        for thread in threads:
+            thread.start()
+        meter = Meter()
+        start.wait()
+        for thread in threads:
+            thread.join()
+        gathered = [latency for mine in latencies for latency in mine]
+        sample = meter.sample(len(gathered))
+        if len(gathered) != job.messages // THREADS * THREADS:
+            raise SystemExit("a thread ended before its requests were done")
+        return sample | latency_sample(gathered)
+
+
+def request_in_turn(
+    nc: jsclient.Connection, payload: bytes, count: int, latencies: list[float]
+) -> None:
+    for _ in range(count):
+        start = perf_counter()
+        reply = nc.request(SERVICE, payload, timeout=10.0)
+        latencies.append(perf_counter() - start)
+        assert len(reply.data) == len(payload)
+
+
+if __name__ == "__main__":
+    main(
+        {
+            "request": request,
+            "threads": request_from_threads,
+            "sub": subscribe,
+            "memory": subscribe,
+            "held": hold,
+            "pub": publish,
+        }
+    )

@@ -1,0 +1,168 @@
+/* Runs one cell with the C client, nats.c: `natsc_worker URL CELL N SIZE`.
+ *
+ * `natsc_worker - version 0 0` prints the library's version. Built only where the compiler
+ * finds the library and its header.
+ */
+#define _GNU_SOURCE
+#include "../meter.h"
+
+#include <nats/nats.h>
+#include <pthread.h>
+
+enum { PATIENCE_MS = 10000, MAX_SIZE = 8 * 1024 };
+
+static char payload[MAX_SIZE];
+
+static void check(natsStatus status, const char *doing)
+{
+    if (status != NATS_OK)
+        die("%s: %s", doing, natsStatus_GetText(status));
+}
+
+static natsMsg *next_message(natsSubscription *sub, int size)
+{
+    natsMsg *msg = NULL;
+    check(natsSubscription_NextMsg(&msg, sub, PATIENCE_MS), "next message");
+    if (natsMsg_GetDataLength(msg) != size)
+        die("a message that nobody sent");
+    return msg;
+}
+
+/* sub, memory, held: from the first message to the last, asked for one by one. */
+static void run_subscriber(natsConnection *nc, long count, int size, int hold)
+{
+    natsSubscription *sub = NULL;
+    natsMsg **held = NULL;
+    struct meter meter;
+    long resident, peak;
+    if (hold) {
+        held = malloc((size_t)count * sizeof *held);
+        if (held == NULL)
+            die("out of memory");
+        memset(held, 1, (size_t)count * sizeof *held);  /* its pages are not the messages' */
+    }
+    check(natsConnection_SubscribeSync(&sub, nc, SUBJECT), "subscribe");
+    check(natsSubscription_SetPendingLimits(sub, -1, -1), "lift the limits");
+    check(natsConnection_Flush(nc), "flush");
+    resident = status_bytes("VmRSS");
+    peak = status_bytes("VmHWM");
+    say_ready();
+    for (long i = 0; i < count; i++) {
+        natsMsg *msg = next_message(sub, size);
+        if (i == 0)
+            meter_start(&meter);
+        if (hold)
+            held[i] = msg;
+        else
+            natsMsg_Destroy(msg);
+    }
+    meter_stop(&meter);
+    print_meter(&meter, count);
+    print_growth(resident, peak);
+}
+
+static void run_publisher(natsConnection *nc, long count, int size)
+{
+    struct meter meter;
+    meter_start(&meter);
+    for (long i = 0; i < count; i++)
+        check(natsConnection_Publish(nc, SUBJECT, payload, size), "publish");
+    check(natsConnection_Flush(nc), "flush");
+    meter_stop(&meter);
+    print_meter(&meter, count);
+    puts("}");
+}
+
+struct caller {
+    pthread_t thread;
+    pthread_barrier_t *start;
+    natsConnection *nc;
+    double *latency;
+    long count;
+    int size;
+};
+
+static void request(natsConnection *nc, int size)
+{
+    natsMsg *reply = NULL;
+    check(natsConnection_Request(&reply, nc, SERVICE, payload, size, PATIENCE_MS), "request");
+    if (natsMsg_GetDataLength(reply) != size)
+        die("a reply that nobody asked for");
+    natsMsg_Destroy(reply);
+}
+
+static void *call(void *argument)
+{
+    struct caller *caller = argument;
+    pthread_barrier_wait(caller->start);
+    for (long i = 0; i < caller->count; i++) {
+        double start = seconds_now();
+        request(caller->nc, caller->size);
+        caller->latency[i] = seconds_now() - start;
+    }
+    return NULL;
+}
+
+/* request, threads: each of so many threads sends its requests one after another. */
+static void run_requests(natsConnection *nc, long count, int size, int threads)
+{
+    struct caller callers[THREADS];
+    pthread_barrier_t start;
+    struct meter meter;
+    long each = count / threads;
+    double *latency = malloc((size_t)(each * threads) * sizeof *latency);
+    if (latency == NULL)
+        die("out of memory");
+    request(nc, size);
+    pthread_barrier_init(&start, NULL, (unsigned)threads);
+    /* The last caller is this thread itself, so one caller costs no extra thread. */
+    for (int i = 0; i < threads; i++)
+        callers[i] = (struct caller){.start = &start, .nc = nc, .size = size, .count = each,
+                                     .latency = latency + i * each};
+    for (int i = 0; i < threads - 1; i++)
+        if (pthread_create(&callers[i].thread, NULL, call, &callers[i]) != 0)
+            die("cannot start a thread");
+    meter_start(&meter);
+    call(&callers[threads - 1]);
+    for (int i = 0; i < threads - 1; i++)
+        pthread_join(callers[i].thread, NULL);
+    meter_stop(&meter);
+    print_meter(&meter, each * threads);
+    print_latencies(latency, each * threads);
+    free(latency);
+}
+
+int main(int argc, char **argv)
+{
+    natsConnection *nc = NULL;
+    const char *cell;
+    long count;
+    int size;
+    if (argc != 5)
+        die("use: natsc_worker URL CELL N SIZE");
+    cell = argv[2];
+    count = strtol(argv[3], NULL, 10);
+    size = (int)strtol(argv[4], NULL, 10);
+    if (size > MAX_SIZE)
+        die("at most %d bytes a message", MAX_SIZE);
+    memset(payload, 'x', sizeof payload);
+    if (strcmp(cell, "version") == 0) {
+        puts(nats_GetVersion());
+        return 0;
+    }
+    check(natsConnection_ConnectTo(&nc, argv[1]), "connect");
+    if (strcmp(cell, "sub") == 0 || strcmp(cell, "memory") == 0)
+        run_subscriber(nc, count, size, 0);
+    else if (strcmp(cell, "held") == 0)
+        run_subscriber(nc, count, size, 1);
+    else if (strcmp(cell, "pub") == 0)
+        run_publisher(nc, count, size);
+    else if (strcmp(cell, "request") == 0)
+        run_requests(nc, count, size, 1);
+    else if (strcmp(cell, "threads") == 0)
+        run_requests(nc, count, size, THREADS);
+    else
+        die("unknown cell: %s", cell);
+    natsConnection_Destroy(nc);
+    return 0;
+}
