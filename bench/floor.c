@@ -390,21 +390,25 @@ static void run_echo(struct connection *connection)
     }
 }
 
-/* parse: as many whole frames as one full receive holds, again and again. */
+/* parse: as many whole frames as one receive holds, put into the buffer as a receive would. */
 static void run_parse(struct connection *connection, long count, size_t size)
 {
+    char *block = malloc(WRITE_AT);
     struct message message;
     struct meter meter;
     size_t filled = 0, checked = 0;
     long done = 0;
+    if (block == NULL)
+        die("out of memory");
     while (filled + size + 64 < WRITE_AT) {
-        filled += (size_t)sprintf(connection->in + filled, "MSG " SUBJECT " 1 %zu\r\n", size);
-        memset(connection->in + filled, 'x', size);
-        memcpy(connection->in + filled + size, "\r\n", 2);
+        filled += (size_t)sprintf(block + filled, "MSG " SUBJECT " 1 %zu\r\n", size);
+        memset(block + filled, 'x', size);
+        memcpy(block + filled + size, "\r\n", 2);
         filled += size + 2;
     }
     meter_start(&meter);
     while (done < count) {
+        memcpy(connection->in, block, filled);
         connection->begin = 0;
         connection->end = filled;
         while (next_message(connection, &message)) {
@@ -417,6 +421,7 @@ static void run_parse(struct connection *connection, long count, size_t size)
         die("parsed %zu bytes of payload", checked);
     print_meter(&meter, done);
     puts("}");
+    free(block);
 }
 
 /* create: a private copy of line and payload in one block, freed a read's worth at a time. */

@@ -23,6 +23,44 @@ def block(read_size: int, size: int) -> tuple[bytes, int]:
     return frame * count, count
 
 
+def jsclient_parse(messages: int, size: int) -> Sample:
+    """jsclient's parser up to a route that lets every message fall.
+
+    `feed` also copies the block into the parser's buffer, as a receive would.
+    """
+    from jsclient._core import Parser, Route, Routes
+
+    data, count = block(64 * 1024, size)
+    routes = Routes()
+    routes.add(1, Route())
+    feed = Parser(routes).feed
+    rounds = -(-messages // count)
+    meter = Meter()
+    for _ in range(rounds):
+        feed(data)
+    return meter.sample(rounds * count)
+
+
+def jsclient_create(messages: int, size: int) -> Sample:
+    """What it adds to parsing to make the messages, queue them and free them again."""
+    from jsclient._core import Inbox, Parser, Routes
+
+    data, count = block(64 * 1024, size)
+    routes = Routes()
+    inbox = Inbox()
+    routes.add(1, inbox)
+    feed, clear = Parser(routes).feed, inbox.clear
+    rounds = -(-messages // count)
+    meter = Meter()
+    for _ in range(rounds):
+        feed(data)
+        clear()
+    both = meter.sample(rounds * count)
+    parsing = jsclient_parse(messages, size)
+    added = {name: both[name] - parsing[name] for name in both}
+    return added | {"messages": both["messages"]}
+
+
 def natspy_parse(messages: int, size: int) -> Sample:
     """nats-py's parser up to the call that would make and route the message."""
     from nats.protocol.parser import Parser
@@ -59,6 +97,8 @@ def natspy_create(messages: int, size: int) -> Sample:
 
 
 WORK: dict[tuple[str, str], Callable[[int, int], Sample]] = {
+    ("jsclient", "parse"): jsclient_parse,
+    ("jsclient", "create"): jsclient_create,
     ("nats-py", "parse"): natspy_parse,
     ("nats-py", "create"): natspy_create,
 }
