@@ -1,1 +1,2347 @@
-"""The compiled core."""
+"""The compiled core: bytes from and to the wire, the objects they become, and the helm.
+
+Input: `Link.receive` reads a socket into a `Parser`, which cuts frames and hands each message
+to the `Route` of its subscription: an `Inbox` that a user reads, or the `Replies` of requests.
+Output: an `Outbox` encodes frames and keeps their borders until the link has taken them.
+Waiting: a `Helm` lets one waiting thread at a time drive the loop, and puts the others to sleep.
+
+Every method here runs without giving other Python code a chance to run, signal handlers included,
+unless its docstring says that it waits. So what one method does is atomic: a message is taken
+off the wire and delivered, or taken from an inbox and counted, or neither.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
+from cpython.bytes cimport (
+    PyBytes_AS_STRING,
+    PyBytes_Check,
+    PyBytes_FromStringAndSize,
+    PyBytes_GET_SIZE,
+)
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.math cimport INFINITY
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcmp, memcpy, memmove
+
+cimport cython
+from headers cimport StatusLine, is_key_byte, line_end, read_status_line
+from jsack cimport AckSubject, read_ack_subject
+from scan cimport (
+    SUBJECT_BLANK,
+    SUBJECT_EMPTY,
+    SUBJECT_OK,
+    SUBJECT_TOKEN,
+    SubjectFault,
+    Token,
+    check_subject_bytes,
+    has_bad_wildcard,
+    is_verb,
+    parse_uint,
+    split_line,
+    write_uint,
+)
+
+from datetime import datetime, timedelta, timezone
+from os import urandom
+
+from jsclient.errors import (
+    BadHeadersError,
+    BufferFullError,
+    DisconnectedError,
+    InvalidArgumentError,
+    MaxPayloadError,
+    NotJetStreamMessageError,
+    ProtocolError,
+)
+
+cdef extern from "Python.h":
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size)
+    bint PyUnicode_Check(object thing) noexcept
+    bint PyUnicode_IS_COMPACT_ASCII(object text) noexcept
+    const void *PyUnicode_DATA(object text) noexcept
+    Py_ssize_t PyUnicode_GET_LENGTH(object text) noexcept
+
+cdef extern from "pythread.h":
+    ctypedef void *PyThread_type_lock
+    ctypedef enum PyLockStatus:
+        PY_LOCK_FAILURE
+        PY_LOCK_ACQUIRED
+        PY_LOCK_INTR
+    PyThread_type_lock PyThread_allocate_lock() noexcept
+    void PyThread_free_lock(PyThread_type_lock lock) noexcept
+    PyLockStatus PyThread_acquire_lock_timed(
+        PyThread_type_lock lock, long long microseconds, int interruptible
+    ) noexcept nogil
+    int PyThread_acquire_lock(PyThread_type_lock lock, int wait) noexcept nogil
+    void PyThread_release_lock(PyThread_type_lock lock) noexcept nogil
+    unsigned long PyThread_get_thread_ident() noexcept nogil
+
+cdef extern from "link.h":
+    ctypedef int jsc_socket
+    enum:
+        JSC_AGAIN
+        JSC_ERROR
+    Py_ssize_t jsc_recv(jsc_socket fd, char *at, size_t size, int *error) noexcept nogil
+    Py_ssize_t jsc_send(jsc_socket fd, const char *at, size_t size, int *error) noexcept nogil
+    int64_t jsc_now_ns() noexcept nogil
+
+
+# Limits of the wire. The server counts 4096 bytes for the arguments of a PUB; the MSG that
+# comes of it also has the verb, a sid and perhaps a second size.
+DEF_MAX_PAYLOAD = 1024 * 1024
+cdef enum:
+    LINE_LIMIT = 4096 + 256
+    INFO_LIMIT = 1024 * 1024
+    ARGUMENT_LIMIT = 4096
+    HEADER_ALLOWANCE = 64 * 1024
+    PAYLOAD_CAP = 1024 * 1024 * 1024
+
+# Sizes of the input buffer; larger payloads are received straight into their bytes object.
+cdef enum:
+    FIRST_BUFFER = 64 * 1024
+    LAST_BUFFER = 256 * 1024
+    LARGE_PAYLOAD = 32 * 1024
+
+# Output: bytes worth a system call, and the pause after which a publish is sent at once.
+cdef enum:
+    WORTH_SENDING = 64 * 1024
+    QUIET_NS = 100 * 1000
+    SPARE_OUTPUT = 1024 * 1024
+
+cdef int64_t live_messages = 0
+cdef int64_t live_routes = 0
+
+
+def live_objects() -> dict:
+    """How many messages and routes exist now, for leak tests."""
+    return {"messages": live_messages, "routes": live_routes}
+
+
+# ---------------------------------------------------------------------------------------
+# Text. Subjects recur, so decoded ones are kept in a small direct-mapped table.
+
+cdef enum:
+    TEXT_SLOTS = 512
+
+cdef list known_texts = [None] * TEXT_SLOTS
+
+
+cdef str decode_text(const char *at, Py_ssize_t size):
+    return PyUnicode_DecodeUTF8(at, size, b"surrogateescape")
+
+
+cdef str recurring_text(const char *at, Py_ssize_t size):
+    """The text of at[:size]; the same object for a recurring one."""
+    cdef uint32_t hashed = 2166136261
+    cdef Py_ssize_t i
+    cdef str known
+    for i in range(size):
+        hashed = (hashed ^ <uint8_t>at[i]) * 16777619
+    hashed = (hashed ^ (hashed >> 15)) % TEXT_SLOTS
+    known = <str>known_texts[hashed]
+    if (
+        known is not None
+        and PyUnicode_GET_LENGTH(known) == size
+        and memcmp(PyUnicode_DATA(known), at, <size_t>size) == 0
+    ):
+        return known
+    known = decode_text(at, size)
+    if PyUnicode_IS_COMPACT_ASCII(known):
+        known_texts[hashed] = known
+    return known
+
+
+cdef bytes encode_text(str text):
+    return text.encode("utf-8", "surrogateescape")
+
+
+# What a text argument is on the wire. `holder` keeps the bytes of the rare texts that hold
+# undecodable bytes (as surrogates); all others lend their own UTF-8 form.
+cdef struct Span:
+    const char *at
+    Py_ssize_t size
+
+
+cdef object text_span(object text, str name, Span *span):
+    if not PyUnicode_Check(text):
+        raise TypeError(f"{name} must be a str, not {type(text).__name__}")
+    try:
+        span.at = PyUnicode_AsUTF8AndSize(text, &span.size)
+        return text
+    except UnicodeEncodeError:
+        holder = encode_text(<str>text)
+        span.at = PyBytes_AS_STRING(holder)
+        span.size = PyBytes_GET_SIZE(holder)
+        return holder
+
+
+cdef int refuse_subject(object subject, str name, SubjectFault fault) except -1:
+    if fault == SUBJECT_EMPTY:
+        raise InvalidArgumentError(f"{name} must not be empty")
+    if fault == SUBJECT_BLANK:
+        raise InvalidArgumentError(
+            f"{name} must not contain blanks, line breaks or NUL: {subject!r}"
+        )
+    if fault == SUBJECT_TOKEN:
+        raise InvalidArgumentError(
+            f"{name} must not have empty tokens (a dot at an end, or two in a row): {subject!r}"
+        )
+    return 0
+
+
+cdef object subject_span(object subject, str name, Span *span):
+    """Checks a subject that messages are published to, and lends its bytes."""
+    holder = text_span(subject, name, span)
+    refuse_subject(subject, name, check_subject_bytes(span.at, span.size))
+    return holder
+
+
+def check_subject(subject: str, name: str = "subject") -> None:
+    """Raises unless messages can be published to the subject."""
+    cdef Span span
+    subject_span(subject, name, &span)
+
+
+def check_filter(subject: str, name: str = "subject") -> None:
+    """Raises unless the subject, which may have wildcards, can be subscribed to."""
+    cdef Span span
+    subject_span(subject, name, &span)
+    if has_bad_wildcard(span.at, span.size):
+        raise InvalidArgumentError(
+            f"{name} must use * and > only as whole tokens, and > only as the last: {subject!r}"
+        )
+
+
+def check_token(text: str, name: str) -> None:
+    """Raises unless the text is non-empty and free of blanks, line breaks and NUL."""
+    cdef Span span
+    cdef SubjectFault fault
+    text_span(text, name, &span)
+    fault = check_subject_bytes(span.at, span.size)
+    refuse_subject(text, name, SUBJECT_OK if fault == SUBJECT_TOKEN else fault)
+
+
+# ---------------------------------------------------------------------------------------
+# Headers
+
+cdef tuple decode_headers(const char *at, Py_ssize_t size):
+    """(status, description, [(key, value), …]) of a header block, or None if it is malformed."""
+    cdef StatusLine line
+    cdef Py_ssize_t start, end, colon, first, last
+    cdef const char *found
+    cdef list fields = []
+    if not read_status_line(at, size, &line):
+        return None
+    start = line.fields
+    while True:
+        if size - start < 2:
+            return None
+        end = start if at[start] == c'\r' and at[start + 1] == c'\n' else line_end(at, start, size)
+        if end < 0:
+            return None
+        if end == start:
+            break
+        found = <const char *>memchr(at + start, c':', <size_t>(end - start))
+        if found == NULL:
+            return None
+        colon = found - at
+        if colon > start:
+            first = colon + 1
+            last = end
+            while first < last and (at[first] == c' ' or at[first] == c'\t'):
+                first += 1
+            while last > first and (at[last - 1] == c' ' or at[last - 1] == c'\t'):
+                last -= 1
+            key = recurring_text(at + start, colon - start)
+            fields.append((key, decode_text(at + first, last - first)))
+        start = end + 2
+    if start + 2 != size:
+        return None
+    status = None
+    description = None
+    if line.status >= 0:
+        status = line.status
+        if line.end > line.description:
+            description = decode_text(at + line.description, line.end - line.description)
+    return status, description, fields
+
+
+@cython.final
+cdef class Headers:
+    """The headers of a message: an ordered, read-only mapping of keys to first values.
+
+    Keys keep their case; looking one up tries the exact key first, then any case.
+    `status` and `description` come from the version line, never from a header field.
+    """
+
+    cdef list fields
+    cdef dict first
+    cdef readonly object status
+    cdef readonly object description
+
+    def __init__(self, fields=(), *, status=None, description=None):
+        cdef str key
+        self.fields = []
+        self.first = {}
+        self.status = status
+        self.description = description
+        for key, value in header_fields(fields):
+            self.fields.append((key, value))
+            self.first.setdefault(key, value)
+
+    cdef str spelling(self, object key):
+        """The key as it stands in the message, or None."""
+        cdef str folded
+        if not isinstance(key, str):
+            return None
+        if key in self.first:
+            return <str>key
+        folded = (<str>key).lower()
+        for known in self.first:
+            if (<str>known).lower() == folded:
+                return <str>known
+        return None
+
+    def __getitem__(self, key):
+        cdef str known = self.spelling(key)
+        if known is None:
+            raise KeyError(key)
+        return self.first[known]
+
+    def get(self, key, default=None):
+        """The first value of the key, or the default."""
+        cdef str known = self.spelling(key)
+        return default if known is None else self.first[known]
+
+    def get_all(self, key):
+        """All values of the key in their order, as a list; empty if there are none."""
+        cdef str known = self.spelling(key)
+        return [] if known is None else [value for name, value in self.fields if name == known]
+
+    def multi_items(self):
+        """Every (key, value) pair in the order of the message."""
+        return list(self.fields)
+
+    def __contains__(self, key):
+        return self.spelling(key) is not None
+
+    def __iter__(self):
+        return iter(self.first)
+
+    def __len__(self):
+        return len(self.first)
+
+    def keys(self):
+        """The distinct keys, in order."""
+        return self.first.keys()
+
+    def values(self):
+        """The first value of each key, in order."""
+        return self.first.values()
+
+    def items(self):
+        """(key, first value) pairs, in order."""
+        return self.first.items()
+
+    def __eq__(self, other):
+        if isinstance(other, Headers):
+            return (
+                self.fields == (<Headers>other).fields
+                and self.status == (<Headers>other).status
+                and self.description == (<Headers>other).description
+            )
+        if isinstance(other, dict):
+            return self.first == other
+        return NotImplemented
+
+    __hash__ = None
+
+    def __repr__(self):
+        inline = "" if self.status is None else f", status={self.status}"
+        if self.description is not None:
+            inline += f", description={self.description!r}"
+        return f"Headers({self.fields!r}{inline})"
+
+    def __reduce__(self):
+        return rebuild_headers, (list(self.fields), self.status, self.description)
+
+
+def rebuild_headers(fields, status, description):
+    """Makes Headers of their parts; what unpickling calls."""
+    return Headers(fields, status=status, description=description)
+
+
+cdef list header_fields(object headers):
+    """The (key, value) pairs of what a user gives as headers."""
+    cdef list fields = []
+    if isinstance(headers, Headers):
+        return (<Headers>headers).fields
+    pairs = headers.items() if hasattr(headers, "items") else headers
+    for pair in pairs:
+        try:
+            key, value = pair
+        except (TypeError, ValueError):
+            raise TypeError(
+                "headers must be a mapping or an iterable of (key, value) pairs"
+            ) from None
+        if not isinstance(key, str):
+            raise TypeError(f"a header key must be a str, not {type(key).__name__}")
+        if isinstance(value, str):
+            fields.append((key, value))
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                if not isinstance(item, str):
+                    raise TypeError(
+                        f"the values of header {key!r} must be str, not {type(item).__name__}"
+                    )
+                fields.append((key, item))
+        else:
+            raise TypeError(
+                f"the value of header {key!r} must be a str or a list of str, "
+                f"not {type(value).__name__}"
+            )
+    return fields
+
+
+cdef bytes encode_fields(list fields):
+    """The header block of the fields, each checked; None when there are none."""
+    cdef str key, value
+    cdef bytes raw
+    cdef Py_ssize_t i
+    cdef const char *at
+    cdef list parts = [b"NATS/1.0\r\n"]
+    if not fields:
+        return None
+    for key, value in fields:
+        raw = encode_text(key)
+        at = PyBytes_AS_STRING(raw)
+        if PyBytes_GET_SIZE(raw) == 0:
+            raise InvalidArgumentError("a header key must not be empty")
+        for i in range(PyBytes_GET_SIZE(raw)):
+            if not is_key_byte(<uint8_t>at[i]):
+                raise InvalidArgumentError(
+                    f"a header key must be printable ASCII without blanks and colons: {key!r}"
+                )
+        parts.append(raw)
+        parts.append(b": ")
+        raw = encode_text(value)
+        at = PyBytes_AS_STRING(raw)
+        for i in range(PyBytes_GET_SIZE(raw)):
+            if at[i] == c'\r' or at[i] == c'\n' or at[i] == 0:
+                raise InvalidArgumentError(
+                    f"the value of header {key!r} must not contain line breaks or NUL"
+                )
+        parts.append(raw)
+        parts.append(b"\r\n")
+    parts.append(b"\r\n")
+    return b"".join(parts)
+
+
+def encode_headers(headers) -> bytes | None:
+    """The header block for these headers, or None when they are empty."""
+    return None if headers is None else encode_fields(header_fields(headers))
+
+
+# ---------------------------------------------------------------------------------------
+# Messages
+
+@cython.final
+@cython.no_gc
+@cython.freelist(8)
+cdef class Metadata:
+    """Where a JetStream message stands: the fields of its ack subject."""
+
+    cdef readonly str stream
+    cdef readonly str consumer
+    cdef readonly str domain
+    cdef readonly uint64_t num_delivered
+    cdef readonly uint64_t stream_seq
+    cdef readonly uint64_t consumer_seq
+    cdef readonly int64_t timestamp_ns
+    cdef readonly uint64_t num_pending
+
+    @property
+    def timestamp(self):
+        """When the stream stored the message, to the microsecond, aware and in UTC."""
+        return EPOCH + timedelta(microseconds=self.timestamp_ns // 1000)
+
+    def __repr__(self):
+        return (
+            f"Metadata(stream={self.stream!r}, consumer={self.consumer!r}, "
+            f"domain={self.domain!r}, num_delivered={self.num_delivered}, "
+            f"stream_seq={self.stream_seq}, consumer_seq={self.consumer_seq}, "
+            f"timestamp_ns={self.timestamp_ns}, num_pending={self.num_pending})"
+        )
+
+    def __reduce__(self):
+        raise TypeError("Metadata is not picklable: pickle the Msg it belongs to")
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+cdef Metadata read_metadata(const char *at, Py_ssize_t size):
+    cdef AckSubject ack
+    cdef Metadata found
+    if not read_ack_subject(at, size, &ack):
+        raise NotJetStreamMessageError(
+            f"the reply is no JetStream ack subject: {decode_text(at, size)!r}"
+        )
+    found = Metadata.__new__(Metadata)
+    found.stream = recurring_text(at + ack.stream.start, ack.stream.size)
+    found.consumer = recurring_text(at + ack.consumer.start, ack.consumer.size)
+    if ack.domain.size:
+        found.domain = recurring_text(at + ack.domain.start, ack.domain.size)
+    found.num_delivered = ack.num_delivered
+    found.stream_seq = ack.stream_seq
+    found.consumer_seq = ack.consumer_seq
+    found.timestamp_ns = <int64_t>ack.timestamp_ns
+    found.num_pending = ack.num_pending
+    return found
+
+
+def parse_metadata(reply: str) -> Metadata:
+    """The Metadata that an ack subject spells; NotJetStreamMessageError if it is none."""
+    cdef Span span
+    holder = text_span(reply, "reply", &span)
+    found = read_metadata(span.at, span.size)
+    del holder
+    return found
+
+
+# One message as the parser sees it: pointers into its buffer, or finished bytes objects.
+cdef struct Frame:
+    const char *subject
+    Py_ssize_t subject_size
+    const char *reply
+    Py_ssize_t reply_size
+    const char *header
+    Py_ssize_t header_size
+    const char *data
+    Py_ssize_t data_size
+    PyObject *head           # bytes of subject, reply and header, or NULL
+    PyObject *body           # bytes of the payload, or NULL
+
+
+cdef inline Py_ssize_t frame_size(const Frame *frame) noexcept nogil:
+    # The server counts subject and reply as well as headers and payload.
+    return frame.subject_size + frame.reply_size + frame.header_size + frame.data_size
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(256)
+cdef class Msg:
+    """A received message. Text and headers are decoded when they are first asked for."""
+
+    # Subject, reply and header block in one piece; their sizes cut it.
+    cdef bytes head
+    cdef readonly bytes data
+    cdef uint32_t subject_size
+    cdef uint32_t reply_size
+    cdef uint32_t header_size
+    cdef str text
+    cdef Headers decoded
+    cdef Metadata place
+    # Who sends an answer; set when the message is handed out, so that messages waiting in
+    # an inbox form no reference cycle with it.
+    cdef object owner
+
+    def __cinit__(self):
+        global live_messages
+        live_messages += 1
+
+    def __dealloc__(self):
+        global live_messages
+        live_messages -= 1
+
+    def __init__(self, subject, data=b"", *, reply=None, headers=None):
+        cdef bytes first, second, block
+        check_subject(subject)
+        if reply is not None:
+            check_subject(reply, "reply")
+        if not isinstance(data, bytes):
+            raise TypeError(f"data must be bytes, not {type(data).__name__}")
+        first = encode_text(subject)
+        second = b"" if reply is None else encode_text(reply)
+        block = encode_headers(headers) or b""
+        fill_msg(self, first, second, block, data)
+
+    @property
+    def subject(self):
+        """What the message was published to."""
+        if self.text is None:
+            self.text = recurring_text(PyBytes_AS_STRING(self.head), self.subject_size)
+        return self.text
+
+    @property
+    def reply(self):
+        """Where an answer goes, or None."""
+        if self.reply_size == 0:
+            return None
+        return decode_text(PyBytes_AS_STRING(self.head) + self.subject_size, self.reply_size)
+
+    @property
+    def raw_headers(self):
+        """The header block as it came, or None."""
+        if self.header_size == 0:
+            return None
+        return self.head[self.subject_size + self.reply_size:]
+
+    @property
+    def headers(self):
+        """The Headers, or None if there are none; BadHeadersError if they are malformed."""
+        cdef tuple parts
+        if self.header_size == 0:
+            return None
+        if self.decoded is None:
+            parts = decode_headers(
+                PyBytes_AS_STRING(self.head) + self.subject_size + self.reply_size,
+                self.header_size,
+            )
+            if parts is None:
+                error = BadHeadersError(
+                    f"malformed headers in a message on {self.subject!r}; "
+                    "the bytes are in raw_headers"
+                )
+                if self.owner is not None:
+                    self.owner.note_bad_headers(error)
+                raise error
+            self.decoded = Headers(parts[2], status=parts[0], description=parts[1])
+        return self.decoded
+
+    @property
+    def status(self):
+        """The inline status of the header's version line as an int, or None."""
+        cdef StatusLine line
+        if self.header_size == 0 or not read_status_line(
+            PyBytes_AS_STRING(self.head) + self.subject_size + self.reply_size,
+            self.header_size,
+            &line,
+        ):
+            return None
+        return line.status if line.status >= 0 else None
+
+    @property
+    def description(self):
+        """The text after the inline status, or None."""
+        return None if self.status is None else self.headers.description
+
+    @property
+    def metadata(self):
+        """The Metadata of a JetStream message; NotJetStreamMessageError for any other."""
+        if self.place is None:
+            self.place = read_metadata(
+                PyBytes_AS_STRING(self.head) + self.subject_size, self.reply_size
+            )
+        return self.place
+
+    @property
+    def size(self):
+        """Bytes of subject, reply, headers and payload, as the server counts them."""
+        return self.full_size()
+
+    cdef inline Py_ssize_t full_size(self) noexcept:
+        return (
+            <Py_ssize_t>self.subject_size + self.reply_size + self.header_size
+            + PyBytes_GET_SIZE(self.data)
+        )
+
+    def respond(self, data=b"", headers=None):
+        """Publishes an answer to the message's reply subject."""
+        if self.reply_size == 0:
+            raise InvalidArgumentError(
+                f"the message on {self.subject!r} has no reply subject to respond to"
+            )
+        if self.owner is None:
+            raise InvalidArgumentError("the message belongs to no connection")
+        self.owner.publish(self.reply, data, headers=headers)
+
+    def __repr__(self):
+        reply = "" if self.reply_size == 0 else f", reply={self.reply!r}"
+        return f"Msg(subject={self.subject!r}{reply}, {PyBytes_GET_SIZE(self.data)} bytes)"
+
+    def __reduce__(self):
+        cut = self.subject_size
+        return rebuild_msg, (
+            self.head[:cut],
+            self.head[cut:cut + self.reply_size],
+            self.head[cut + self.reply_size:],
+            self.data,
+        )
+
+
+cdef int fill_msg(Msg msg, bytes subject, bytes reply, bytes header, bytes data) except -1:
+    msg.head = subject + reply + header
+    msg.subject_size = <uint32_t>len(subject)
+    msg.reply_size = <uint32_t>len(reply)
+    msg.header_size = <uint32_t>len(header)
+    msg.data = data
+    return 0
+
+
+def rebuild_msg(subject: bytes, reply: bytes, header: bytes, data: bytes) -> Msg:
+    """Makes a Msg, without a connection, of its parts; what unpickling calls."""
+    cdef Msg msg = Msg.__new__(Msg)
+    fill_msg(msg, subject, reply, header, data)
+    return msg
+
+
+cdef Msg make_msg(const Frame *frame, Msg like):
+    """The message of a frame; it shares the head of `like` when the two are equal."""
+    cdef Msg msg = Msg.__new__(Msg)
+    cdef char *at
+    cdef bytes head
+    msg.subject_size = <uint32_t>frame.subject_size
+    msg.reply_size = <uint32_t>frame.reply_size
+    msg.header_size = <uint32_t>frame.header_size
+    if frame.head != NULL:
+        msg.head = <bytes>frame.head
+    elif (
+        like is not None
+        and frame.reply_size == 0
+        and frame.header_size == 0
+        and PyBytes_GET_SIZE(like.head) == frame.subject_size
+        and memcmp(PyBytes_AS_STRING(like.head), frame.subject, <size_t>frame.subject_size) == 0
+    ):
+        msg.head = like.head
+        msg.text = like.text
+    else:
+        head = PyBytes_FromStringAndSize(
+            NULL, frame.subject_size + frame.reply_size + frame.header_size
+        )
+        at = PyBytes_AS_STRING(head)
+        memcpy(at, frame.subject, <size_t>frame.subject_size)
+        at += frame.subject_size
+        if frame.reply_size:
+            memcpy(at, frame.reply, <size_t>frame.reply_size)
+            at += frame.reply_size
+        if frame.header_size:
+            memcpy(at, frame.header, <size_t>frame.header_size)
+        msg.head = head
+    if frame.body != NULL:
+        msg.data = <bytes>frame.body
+    else:
+        msg.data = PyBytes_FromStringAndSize(frame.data, frame.data_size)
+    return msg
+
+
+# ---------------------------------------------------------------------------------------
+# Waiting
+
+@cython.final
+@cython.no_gc
+cdef class Waiter:
+    """One thread asleep; woken at most once."""
+
+    cdef PyThread_type_lock lock
+    cdef bint is_woken
+
+    def __cinit__(self):
+        self.lock = PyThread_allocate_lock()
+        if self.lock == NULL:
+            raise MemoryError
+        PyThread_acquire_lock(self.lock, 0)
+
+    def __dealloc__(self):
+        if self.lock != NULL:
+            if not self.is_woken:
+                PyThread_release_lock(self.lock)
+            PyThread_free_lock(self.lock)
+
+    cdef void wake(self) noexcept:
+        if not self.is_woken:
+            self.is_woken = True
+            PyThread_release_lock(self.lock)
+
+    cdef int sleep(self, double seconds) except -1:
+        """Sleeps until woken or for that long; a signal handler may run, and raise, here."""
+        cdef PyLockStatus status
+        cdef long long microseconds = -1
+        if seconds < 1e9:
+            microseconds = <long long>(seconds * 1e6) + 1 if seconds > 0 else 0
+        with nogil:
+            status = PyThread_acquire_lock_timed(self.lock, microseconds, 1)
+        if status == PY_LOCK_ACQUIRED:
+            # Give it back, so that the lock is free when the object goes.
+            PyThread_release_lock(self.lock)
+        elif status == PY_LOCK_INTR:
+            PyErr_CheckSignals()
+        return 0
+
+
+cdef class Awaited:
+    """Something that threads wait for."""
+
+    cdef list sleepers
+
+    cdef bint is_ready(self) noexcept:
+        return True
+
+    cdef int wake(self, Py_ssize_t count) except -1:
+        cdef Waiter waiter
+        if self.sleepers is not None:
+            for waiter in self.sleepers:
+                if count <= 0:
+                    break
+                if not waiter.is_woken:
+                    waiter.wake()
+                    count -= 1
+        return 0
+
+    @property
+    def ready(self):
+        """Whether waiting for it would return at once."""
+        return self.is_ready()
+
+
+@cython.final
+cdef class Gate(Awaited):
+    """A condition that is opened once, with an error or without."""
+
+    cdef readonly bint is_open
+    cdef readonly object error
+
+    cdef bint is_ready(self) noexcept:
+        return self.is_open
+
+    def open(self, error=None):
+        """Lets every waiting thread through."""
+        if not self.is_open:
+            self.error = error
+            self.is_open = True
+            self.wake(INT64_MAX)
+
+
+@cython.final
+cdef class Helm:
+    """Lets exactly one of the waiting threads drive the loop; the others sleep.
+
+    `drive(awaited, deadline)` turns the loop until awaited is ready, the deadline passed or the
+    link was lost. A thread that leaves the helm wakes one of the sleepers to take it.
+    It is compiled because a signal handler may raise between any two steps of Python code: the
+    helm must be left whatever happens.
+    """
+
+    cdef object drive
+    cdef object now
+    cdef Outbox outbox
+    cdef list sleepers
+    cdef unsigned long owner
+    cdef readonly bint is_steerable    # there is a link to drive
+    cdef readonly bint is_closed
+    cdef readonly uint64_t shifts      # how often the helm was taken
+
+    def __init__(self, drive, now, Outbox outbox):
+        self.drive = drive
+        self.now = now
+        self.outbox = outbox
+        self.sleepers = []
+
+    @property
+    def is_free(self):
+        """Whether no thread drives the loop."""
+        return self.owner == 0
+
+    @property
+    def is_wanted(self):
+        """Whether threads are asleep that could drive the loop."""
+        return len(self.sleepers) > 0
+
+    def is_held_by(self, unsigned long thread):
+        """Whether that thread drives the loop."""
+        return self.owner == thread
+
+    def start(self):
+        """There is a link now: one of the sleepers takes the helm."""
+        self.is_steerable = True
+        self.pass_on()
+
+    def stop(self):
+        """There is no link: waiting threads sleep until there is one or they time out."""
+        self.is_steerable = False
+
+    def close(self):
+        """Wakes every sleeper for good."""
+        cdef Waiter waiter
+        self.is_closed = True
+        self.is_steerable = False
+        for waiter in self.sleepers:
+            waiter.wake()
+
+    def wait(self, Awaited what not None, double deadline):
+        """Waits until `what` is ready; False if the deadline passed or the helm was closed."""
+        if what.is_ready():
+            return True
+        return self.wait_long(what, deadline)
+
+    def keep(self):
+        """Takes a free helm and drives until somebody wants it; what the keeper does."""
+        if self.owner == 0 and self.is_steerable and not self.sleepers:
+            self.hold(None, INFINITY, PyThread_get_thread_ident())
+
+    cdef bint wait_long(self, Awaited what, double deadline) except -1:
+        cdef unsigned long me = PyThread_get_thread_ident()
+        self.outbox.push()
+        while not self.is_closed:
+            # A signal handler may wait in a thread that already is at the helm.
+            if self.is_steerable and (self.owner == 0 or self.owner == me):
+                self.hold(what, deadline, me)
+            else:
+                self.sleep(what, deadline)
+            if what.is_ready():
+                return True
+            if self.now() >= deadline:
+                return False
+        return what.is_ready()
+
+    cdef int hold(self, Awaited what, double deadline, unsigned long me) except -1:
+        cdef unsigned long before = self.owner
+        self.owner = me
+        self.shifts += 1
+        try:
+            self.drive(what, deadline)
+        finally:
+            self.owner = before
+            self.pass_on()
+        return 0
+
+    cdef int sleep(self, Awaited what, double deadline) except -1:
+        cdef Waiter waiter = Waiter()
+        cdef bint finished = False
+        if what.sleepers is None:
+            what.sleepers = []
+        self.sleepers.append(waiter)
+        what.sleepers.append(waiter)
+        try:
+            waiter.sleep(deadline - <double>self.now())
+            finished = True
+        finally:
+            self.sleepers.remove(waiter)
+            what.sleepers.remove(waiter)
+            if not finished and waiter.is_woken:
+                # An exception came instead: what this thread was woken for goes to another.
+                what.wake(1)
+                self.pass_on()
+        return 0
+
+    cdef int pass_on(self) except -1:
+        """Wakes one sleeper to take the helm, if it is free."""
+        cdef Waiter waiter
+        if self.owner == 0 and self.is_steerable:
+            for waiter in self.sleepers:
+                if not waiter.is_woken:
+                    waiter.wake()
+                    break
+        return 0
+
+
+# ---------------------------------------------------------------------------------------
+# Routes: where the messages of a subscription go
+
+cdef class Route(Awaited):
+    """The receiver of one subscription's messages."""
+
+    def __cinit__(self):
+        global live_routes
+        live_routes += 1
+
+    def __dealloc__(self):
+        global live_routes
+        live_routes -= 1
+
+    cdef int deliver(self, const Frame *frame, Parser parser) except -1:
+        return 0
+
+
+cdef class Inbox(Route):
+    """Messages that arrived and were not taken yet, within limits, with exact counts.
+
+    `arrived` counts every message of the subscription, `dropped` those that came while the
+    inbox was full, `taken` those handed to the user. After `limit` messages the inbox ends.
+    """
+
+    cdef PyObject **ring
+    cdef Py_ssize_t capacity           # a power of two
+    cdef Py_ssize_t first
+    cdef readonly Py_ssize_t count     # messages held
+    cdef readonly int64_t bytes        # their sizes
+    cdef readonly int64_t max_messages
+    cdef readonly int64_t max_bytes
+    cdef readonly uint64_t arrived
+    cdef readonly uint64_t dropped
+    cdef readonly uint64_t taken
+    cdef public uint64_t limit
+    cdef readonly bint is_slow
+    cdef readonly bint is_ended
+    cdef readonly object reason        # the exception that ended it, or None
+    cdef readonly object owner
+    cdef bint has_unreported_drop
+    cdef Msg latest
+
+    def __init__(self, owner=None, int64_t max_messages=-1, int64_t max_bytes=-1):
+        self.owner = owner
+        self.max_messages = INT64_MAX if max_messages < 0 else max_messages
+        self.max_bytes = INT64_MAX if max_bytes < 0 else max_bytes
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            Py_XDECREF(self.ring[(self.first + i) & (self.capacity - 1)])
+        PyMem_Free(self.ring)
+
+    cdef bint is_ready(self) noexcept:
+        return self.count > 0 or self.is_ended
+
+    cdef int grow(self, Py_ssize_t capacity) except -1:
+        cdef PyObject **ring = <PyObject **>PyMem_Malloc(
+            <size_t>capacity * sizeof(PyObject *)
+        )
+        cdef Py_ssize_t i
+        if ring == NULL:
+            raise MemoryError
+        for i in range(self.count):
+            ring[i] = self.ring[(self.first + i) & (self.capacity - 1)]
+        PyMem_Free(self.ring)
+        self.ring = ring
+        self.capacity = capacity
+        self.first = 0
+        return 0
+
+    cdef int put(self, Msg msg) except -1:
+        if self.count == self.capacity:
+            self.grow(16 if self.capacity == 0 else 2 * self.capacity)
+        Py_INCREF(msg)
+        self.ring[(self.first + self.count) & (self.capacity - 1)] = <PyObject *>msg
+        self.count += 1
+        self.bytes += msg.full_size()
+        return 0
+
+    cdef int deliver(self, const Frame *frame, Parser parser) except -1:
+        cdef Msg msg
+        if self.is_ended:
+            return 0
+        if (
+            self.count >= self.max_messages
+            or self.bytes + frame_size(frame) > self.max_bytes
+        ):
+            self.arrived += 1
+            self.dropped += 1
+            if not self.is_slow:
+                self.is_slow = True
+                self.has_unreported_drop = True
+                parser.notices.append(self)
+        else:
+            msg = make_msg(frame, self.latest)
+            self.put(msg)
+            self.arrived += 1
+            self.latest = msg
+            if self.is_slow and 2 * self.count <= self.max_messages:
+                # Well below the limit again: the next drop is news.
+                if 2 * self.bytes <= self.max_bytes:
+                    self.is_slow = False
+        if self.limit and self.arrived >= self.limit:
+            self.is_ended = True
+            parser.notices.append(self)
+        if self.sleepers:
+            parser.stir(self)
+        return 0
+
+    cdef Msg pop(self):
+        """The oldest message, counted as taken; None if there is none."""
+        cdef Msg msg
+        cdef PyObject *slot
+        if self.count == 0:
+            return None
+        slot = self.ring[self.first]
+        msg = <Msg>slot
+        Py_DECREF(msg)       # the ring's reference; `msg` holds its own
+        self.first = (self.first + 1) & (self.capacity - 1)
+        self.count -= 1
+        self.bytes -= msg.full_size()
+        self.taken += 1
+        msg.owner = self.owner
+        if self.count == 0:
+            self.latest = None
+            if self.capacity > 4096:
+                PyMem_Free(self.ring)
+                self.ring = NULL
+                self.capacity = 0
+                self.first = 0
+        return msg
+
+    def take(self):
+        """The oldest message, counted as taken, or None."""
+        return self.pop()
+
+    def take_into(self, list hand not None, Helm helm not None, double deadline):
+        """Waits for a message and puts it into hand[0]; False if none came in time.
+
+        The caller's list holds the message before any other code can run, so an exception
+        that a signal handler raises afterwards cannot lose it: see `put_back`.
+        """
+        cdef Msg msg
+        while True:
+            msg = self.pop()
+            if msg is not None:
+                hand[0] = msg
+                return True
+            if self.is_ended or not helm.wait(self, deadline):
+                return False
+
+    def put_back(self, Msg msg not None):
+        """Undoes `take` for a message that its taker could not use."""
+        if self.count == self.capacity:
+            self.grow(16 if self.capacity == 0 else 2 * self.capacity)
+        msg.owner = None
+        Py_INCREF(msg)
+        self.first = (self.first - 1) & (self.capacity - 1)
+        self.ring[self.first] = <PyObject *>msg
+        self.count += 1
+        self.bytes += msg.full_size()
+        self.taken -= 1
+        self.wake(1)
+
+    def report_drop(self):
+        """True once after each time that the inbox began to drop messages."""
+        was, self.has_unreported_drop = self.has_unreported_drop, False
+        return was
+
+    def end(self, reason=None):
+        """No more messages; held ones stay. Waiting threads see the end, then the reason."""
+        if not self.is_ended:
+            self.is_ended = True
+            self.reason = reason
+        elif self.reason is None:
+            self.reason = reason
+        self.wake(INT64_MAX)
+
+    def clear(self):
+        """Drops what is held, and returns how many messages that were."""
+        cdef Py_ssize_t dropped = self.count
+        while self.pop() is not None:
+            pass
+        self.taken -= dropped
+        return dropped
+
+
+@cython.final
+cdef class MessageIterator:
+    """Iterates the messages of an inbox, waiting at most `timeout` for each."""
+
+    cdef Inbox inbox
+    cdef Helm helm
+    cdef double timeout
+
+    def __init__(self, Inbox inbox not None, Helm helm not None, double timeout):
+        self.inbox = inbox
+        self.helm = helm
+        self.timeout = timeout
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef Msg msg = self.inbox.pop()
+        cdef double deadline
+        if msg is not None:
+            return msg
+        deadline = INFINITY
+        if self.timeout != INFINITY:
+            deadline = self.timeout + <double>self.helm.now()
+        while not self.inbox.is_ended and self.helm.wait(self.inbox, deadline):
+            msg = self.inbox.pop()
+            if msg is not None:
+                return msg
+        msg = self.inbox.pop()
+        if msg is None and self.inbox.is_ended and self.inbox.reason is not None:
+            raise self.inbox.reason
+        if msg is None:
+            raise StopIteration
+        return msg
+
+
+@cython.final
+cdef class Reply(Awaited):
+    """The answer to one request: a message, or the error that came instead."""
+
+    cdef readonly str subject          # what was asked
+    cdef readonly str inbox            # where the answer goes
+    cdef bytes token
+    cdef readonly Msg msg
+    cdef readonly object error
+
+    cdef bint is_ready(self) noexcept:
+        return self.msg is not None or self.error is not None
+
+    def fail(self, error):
+        """Ends the wait for the answer with an error."""
+        if not self.is_ready():
+            self.error = error
+            self.wake(INT64_MAX)
+
+
+cdef enum:
+    TOKEN_SIZE = 10          # 62 ** 10 is more than 2 ** 59
+
+cdef bytes DIGITS = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+@cython.final
+cdef class Replies(Route):
+    """The one wildcard inbox of all requests: each answer finds its request by its token.
+
+    Tokens come from the system's random source, so that nobody can guess another's.
+    """
+
+    cdef readonly str prefix           # ends with a dot
+    cdef bytes prefix_bytes
+    cdef dict waiting                  # token -> Reply
+    cdef bytes noise
+    cdef Py_ssize_t noise_at
+    cdef readonly object owner
+    cdef readonly uint64_t unclaimed   # answers that nobody waited for any more
+
+    def __init__(self, prefix, owner=None):
+        self.prefix = prefix
+        self.prefix_bytes = encode_text(prefix)
+        self.owner = owner
+        self.waiting = {}
+        self.noise = b""
+
+    def __len__(self):
+        return len(self.waiting)
+
+    cdef bytes new_token(self):
+        cdef char[TOKEN_SIZE] token
+        cdef uint64_t number
+        cdef Py_ssize_t i
+        if self.noise_at + 8 > PyBytes_GET_SIZE(self.noise):
+            self.noise = urandom(2048)
+            self.noise_at = 0
+        memcpy(&number, PyBytes_AS_STRING(self.noise) + self.noise_at, 8)
+        self.noise_at += 8
+        for i in range(TOKEN_SIZE):
+            token[i] = PyBytes_AS_STRING(DIGITS)[number % 62]
+            number //= 62
+        return PyBytes_FromStringAndSize(token, TOKEN_SIZE)
+
+    def open(self, subject):
+        """A Reply for a request to the subject; its `inbox` is where the answer must go."""
+        cdef Reply reply = Reply.__new__(Reply)
+        cdef bytes token = self.new_token()
+        reply.subject = subject
+        reply.token = token
+        reply.inbox = self.prefix + token.decode("ascii")
+        self.waiting[token] = reply
+        return reply
+
+    def drop(self, Reply reply not None):
+        """Forgets a request that is over; a late answer to it is ignored."""
+        self.waiting.pop(reply.token, None)
+
+    def fail_all(self, error):
+        """Ends every waiting request with the error."""
+        cdef Reply reply
+        for reply in list(self.waiting.values()):
+            reply.fail(error)
+        self.waiting.clear()
+
+    def fail_subject(self, subject, error):
+        """Ends the oldest request to the subject with the error; False if there is none."""
+        cdef Reply reply
+        for reply in self.waiting.values():
+            if reply.subject == subject and not reply.is_ready():
+                reply.fail(error)
+                return True
+        return False
+
+    cdef int deliver(self, const Frame *frame, Parser parser) except -1:
+        cdef Reply reply = None
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(self.prefix_bytes)
+        cdef Msg msg
+        if (
+            frame.subject_size == size + TOKEN_SIZE
+            and memcmp(frame.subject, PyBytes_AS_STRING(self.prefix_bytes), <size_t>size) == 0
+        ):
+            token = PyBytes_FromStringAndSize(frame.subject + size, TOKEN_SIZE)
+            reply = self.waiting.pop(token, None)
+        elif len(self.waiting) == 1 and (
+            frame.subject_size < size
+            or memcmp(frame.subject, PyBytes_AS_STRING(self.prefix_bytes), <size_t>size) != 0
+        ):
+            # The server rewrote the subject; with one request waiting it can only be its answer.
+            reply = self.waiting.popitem()[1]
+        if reply is None or reply.is_ready():
+            self.unclaimed += 1
+            return 0
+        msg = make_msg(frame, None)
+        msg.owner = self.owner
+        reply.msg = msg
+        if reply.sleepers:
+            parser.stir(reply)
+        return 0
+
+
+@cython.final
+cdef class Routes:
+    """Which route each subscription id has. Outlives the links of a connection."""
+
+    cdef dict table
+    cdef int64_t last_sid
+    cdef Route last
+
+    def __init__(self):
+        self.table = {}
+        self.last_sid = -1
+
+    def add(self, int64_t sid, Route route not None):
+        """Messages of sid go to the route from now on."""
+        self.table[sid] = route
+
+    def remove(self, int64_t sid):
+        """Messages of sid are dropped from now on; the route it had, or None."""
+        if self.last_sid == sid:
+            self.last_sid = -1
+            self.last = None
+        return self.table.pop(sid, None)
+
+    def __len__(self):
+        return len(self.table)
+
+    cdef Route find(self, int64_t sid):
+        cdef Route route
+        if sid == self.last_sid:
+            return self.last
+        route = self.table.get(sid)
+        if route is not None:
+            self.last_sid = sid
+            self.last = route
+        return route
+
+
+# ---------------------------------------------------------------------------------------
+# Input
+
+cdef enum ParserState:
+    AT_LINE              # looking for the end of a control line
+    AT_SMALL             # waiting for all of a payload in the buffer
+    AT_HEAD              # receiving a large header block into its bytes object
+    AT_BODY              # receiving a large payload into its bytes object
+    AT_TRAILER           # the CR LF after a large payload
+    AT_SKIP              # passing over a large payload that nobody wants
+    BROKEN
+
+
+@cython.final
+cdef class Parser:
+    """Cuts the server's bytes into frames, at whatever borders they arrive.
+
+    Bytes come in by `feed`, or by a Link through `space` and `received`. Messages go to their
+    routes. INFO and -ERR wait in `control` as (verb, bytes) until they are handled; PING and
+    PONG are only counted. `notices` has inboxes that began to drop messages or came to their
+    limit. A broken frame raises ProtocolError; what came before it has been delivered.
+    """
+
+    cdef char *buffer
+    cdef Py_ssize_t capacity
+    cdef Py_ssize_t at                 # where the current frame starts
+    cdef Py_ssize_t scanned            # no line feed between at and here
+    cdef Py_ssize_t end                # where the received bytes end
+    cdef bint was_filled
+    cdef ParserState state
+
+    # The current message, its places relative to `at`.
+    cdef int64_t sid
+    cdef Token subject
+    cdef Token reply
+    cdef Py_ssize_t header_size
+    cdef Py_ssize_t total
+    cdef Py_ssize_t payload
+
+    # A large one.
+    cdef bytes head
+    cdef bytes body
+    cdef Route large_route
+    cdef char *fill
+    cdef Py_ssize_t fill_left
+
+    cdef Routes routes
+    cdef list stirred                  # routes and replies with threads to wake
+    cdef readonly list control
+    cdef readonly list notices
+    cdef int64_t max_payload_
+    cdef readonly uint64_t pings
+    cdef readonly uint64_t pongs
+    cdef uint64_t unanswered_pings
+    cdef readonly uint64_t messages
+    cdef readonly uint64_t payload_bytes
+    cdef readonly uint64_t unrouted
+    cdef uint64_t handled_pongs
+
+    def __cinit__(self):
+        self.buffer = <char *>PyMem_Malloc(FIRST_BUFFER)
+        if self.buffer == NULL:
+            raise MemoryError
+        self.capacity = FIRST_BUFFER
+
+    def __init__(self, Routes routes not None, max_payload=DEF_MAX_PAYLOAD):
+        self.routes = routes
+        self.control = []
+        self.notices = []
+        self.stirred = []
+        self.max_payload = max_payload
+
+    def __dealloc__(self):
+        PyMem_Free(self.buffer)
+
+    @property
+    def max_payload(self):
+        """The largest payload that the server may announce; larger frames are broken."""
+        return self.max_payload_
+
+    @max_payload.setter
+    def max_payload(self, int64_t value):
+        self.max_payload_ = value if 0 < value <= PAYLOAD_CAP else PAYLOAD_CAP
+
+    @property
+    def needs_attention(self):
+        """Whether control lines, PINGs, PONGs or notices wait to be handled."""
+        return (
+            self.unanswered_pings > 0
+            or self.pongs != self.handled_pongs
+            or len(self.control) > 0
+            or len(self.notices) > 0
+        )
+
+    @property
+    def buffered(self):
+        """Bytes received that belong to no finished frame yet."""
+        return self.end - self.at
+
+    @property
+    def is_idle(self):
+        """Whether the bytes so far end at a frame border."""
+        return self.state == AT_LINE and self.at == self.end
+
+    def note_pongs(self):
+        """The number of PONGs so far; they no longer need attention."""
+        self.handled_pongs = self.pongs
+        return self.pongs
+
+    cdef int stir(self, Awaited what) except -1:
+        """The threads that wait for it are woken when this read has been parsed."""
+        if not self.stirred or self.stirred[len(self.stirred) - 1] is not what:
+            self.stirred.append(what)
+        return 0
+
+    # Where bytes go -------------------------------------------------------------------
+
+    cdef Py_ssize_t room(self, char **where) except -1:
+        """Where the next bytes are to be received, and how many at most."""
+        cdef Py_ssize_t wanted = self.capacity
+        cdef char *bigger
+        if self.state == AT_HEAD or self.state == AT_BODY:
+            where[0] = self.fill
+            return self.fill_left
+        if self.at == self.end:
+            self.at = self.scanned = self.end = 0
+            if self.was_filled and self.capacity < LAST_BUFFER:
+                wanted = 2 * self.capacity
+            elif self.capacity > LAST_BUFFER:
+                wanted = LAST_BUFFER
+        elif self.at > 0 and 2 * (self.capacity - self.end) < self.capacity:
+            memmove(self.buffer, self.buffer + self.at, <size_t>(self.end - self.at))
+            self.scanned -= self.at
+            self.end -= self.at
+            self.at = 0
+        if self.end == self.capacity:
+            # Only the line of a long INFO gets here.
+            wanted = 2 * self.capacity
+        if wanted != self.capacity:
+            bigger = <char *>PyMem_Realloc(self.buffer, <size_t>wanted)
+            if bigger == NULL:
+                raise MemoryError
+            self.buffer = bigger
+            self.capacity = wanted
+        where[0] = self.buffer + self.end
+        return self.capacity - self.end
+
+    cdef int received(self, Py_ssize_t size) except -1:
+        """That many bytes were put where `room` said: parse them, deliver, wake."""
+        try:
+            if self.state == AT_HEAD or self.state == AT_BODY:
+                self.fill += size
+                self.fill_left -= size
+                if self.fill_left == 0:
+                    self.filled()
+            else:
+                self.end += size
+                self.was_filled = self.end == self.capacity
+                self.parse()
+        finally:
+            self.wake_stirred()
+        return 0
+
+    cdef int wake_stirred(self) except -1:
+        cdef Awaited what
+        if self.stirred:
+            for what in self.stirred:
+                what.wake((<Inbox>what).count if isinstance(what, Inbox) else INT64_MAX)
+                if isinstance(what, Inbox) and (<Inbox>what).is_ended:
+                    what.wake(INT64_MAX)
+            self.stirred.clear()
+        return 0
+
+    def feed(self, data: bytes) -> None:
+        """Takes bytes of the server, as a Link does, and parses them."""
+        cdef const char *at = PyBytes_AS_STRING(data)
+        cdef Py_ssize_t left = PyBytes_GET_SIZE(data)
+        cdef Py_ssize_t size
+        cdef char *where = NULL
+        if self.state == BROKEN:
+            self.fail("the stream is broken already", NULL, 0)
+        while left:
+            size = min(self.room(&where), left)
+            memcpy(where, at, <size_t>size)
+            at += size
+            left -= size
+            self.received(size)
+
+    # Frames ---------------------------------------------------------------------------
+
+    cdef int fail(self, str why, const char *at, Py_ssize_t size) except -1:
+        """The one place that raises for broken input."""
+        self.state = BROKEN
+        shown = "" if at == NULL else f": {at[:min(size, 64)]!r}"
+        raise ProtocolError(f"{why}{shown}")
+
+    cdef int parse(self) except -1:
+        cdef const char *found
+        cdef Py_ssize_t size
+        cdef char first
+        while True:
+            if self.state == AT_LINE:
+                if self.at == self.end:
+                    return 0
+                found = <const char *>memchr(
+                    self.buffer + self.scanned, c'\n', <size_t>(self.end - self.scanned)
+                )
+                first = self.buffer[self.at]
+                if found == NULL:
+                    self.scanned = self.end
+                    # A line at its limit may still get its CR LF.
+                    if self.end - self.at > line_limit(first) + 1:
+                        self.fail("control line too long", self.buffer + self.at, 64)
+                    return 0
+                size = found - (self.buffer + self.at)
+                if size == 0 or self.buffer[self.at + size - 1] != c'\r':
+                    self.fail("line without CR", self.buffer + self.at, size)
+                size -= 1
+                if size > line_limit(first):
+                    self.fail("control line too long", self.buffer + self.at, size)
+                self.payload = size + 2
+                if not self.read_line(self.buffer + self.at, size):
+                    self.at += self.payload
+                    self.scanned = self.at
+                    continue
+                # A message; its payload follows.
+                if self.total > LARGE_PAYLOAD:
+                    if self.end - self.at < self.payload + self.total + 2:
+                        self.start_large()
+                        continue
+                self.state = AT_SMALL
+            if self.state == AT_SMALL:
+                if self.end - self.at < self.payload + self.total + 2:
+                    return 0
+                self.finish_small()
+            elif self.state == AT_TRAILER:
+                if self.end - self.at < 2:
+                    return 0
+                self.finish_large()
+            elif self.state == AT_SKIP:
+                size = min(self.total, self.end - self.at)
+                self.at += size
+                self.scanned = self.at
+                self.total -= size
+                if self.total:
+                    return 0
+                self.state = AT_TRAILER
+            else:
+                return 0
+
+    cdef bint read_line(self, const char *line, Py_ssize_t size) except -1:
+        """Handles a control line; True if the payload of a message follows it."""
+        cdef char first = line[0] if size else c'\0'
+        if first == c'M' or first == c'm':
+            if size > 3 and is_verb(line, b"MSG", 3) and is_blank(line[3]):
+                return self.read_message(line, size, 4, False)
+        elif first == c'H' or first == c'h':
+            if size > 4 and is_verb(line, b"HMSG", 4) and is_blank(line[4]):
+                return self.read_message(line, size, 5, True)
+        elif memchr(line, c'\r', <size_t>size) != NULL:
+            self.fail("stray CR in a control line", line, size)
+        elif first == c'P' or first == c'p':
+            if size == 4 or (size > 4 and is_blank(line[4])):
+                if is_verb(line, b"PING", 4):
+                    self.pings += 1
+                    self.unanswered_pings += 1
+                    return False
+                if is_verb(line, b"PONG", 4):
+                    self.pongs += 1
+                    return False
+        elif first == c'+':
+            if size >= 3 and is_verb(line, b"+OK", 3) and (size == 3 or is_blank(line[3])):
+                return False
+        elif first == c'-':
+            if size >= 4 and is_verb(line, b"-ERR", 4) and (size == 4 or is_blank(line[4])):
+                self.control.append(("ERR", line[4:size].strip(b" \t")))
+                return False
+        elif first == c'I' or first == c'i':
+            if size > 4 and is_verb(line, b"INFO", 4):
+                if is_blank(line[4]) or line[4] == c'{':
+                    self.control.append(("INFO", line[4:size].strip(b" \t")))
+                    return False
+        self.fail("unknown protocol operation", line, size)
+
+    cdef bint read_message(
+        self, const char *line, Py_ssize_t size, Py_ssize_t start, bint has_headers
+    ) except -1:
+        cdef Token[5] tokens
+        cdef int least = 4 if has_headers else 3
+        cdef int count = split_line(line + start, size - start, tokens, least + 1)
+        cdef int64_t total, header = 0
+        if count < least:
+            self.fail("message with a wrong number of arguments", line, size)
+        self.sid = parse_uint(line + start + tokens[1].start, tokens[1].size)
+        total = parse_uint(line + start + tokens[count - 1].start, tokens[count - 1].size)
+        if has_headers:
+            header = parse_uint(line + start + tokens[count - 2].start, tokens[count - 2].size)
+        if self.sid < 0 or total < 0 or header < 0 or header > total:
+            self.fail("message with a wrong number", line, size)
+        if total > self.max_payload_ + HEADER_ALLOWANCE:
+            self.fail("message larger than the server's max_payload allows", line, size)
+        self.subject.start = start + tokens[0].start
+        self.subject.size = tokens[0].size
+        self.reply.size = 0
+        self.reply.start = 0
+        if count > least:
+            self.reply.start = start + tokens[2].start
+            self.reply.size = tokens[2].size
+        self.header_size = <Py_ssize_t>header
+        self.total = <Py_ssize_t>total
+        return True
+
+    cdef int count_message(self) noexcept:
+        self.messages += 1
+        self.payload_bytes += <uint64_t>self.total
+        return 0
+
+    cdef int finish_small(self) except -1:
+        cdef const char *frame_at = self.buffer + self.at
+        cdef const char *payload = frame_at + self.payload
+        cdef Frame frame
+        cdef Route route
+        if payload[self.total] != c'\r' or payload[self.total + 1] != c'\n':
+            self.fail("payload without CR LF", frame_at, self.payload)
+        self.count_message()
+        route = self.routes.find(self.sid)
+        if route is None:
+            self.unrouted += 1
+        else:
+            frame.subject = frame_at + self.subject.start
+            frame.subject_size = self.subject.size
+            frame.reply = frame_at + self.reply.start
+            frame.reply_size = self.reply.size
+            frame.header = payload
+            frame.header_size = self.header_size
+            frame.data = payload + self.header_size
+            frame.data_size = self.total - self.header_size
+            frame.head = NULL
+            frame.body = NULL
+            route.deliver(&frame, self)
+        self.at += self.payload + self.total + 2
+        self.scanned = self.at
+        self.state = AT_LINE
+        return 0
+
+    cdef int start_large(self) except -1:
+        """Makes the bytes objects of a large message and moves into them what has come."""
+        cdef const char *frame_at = self.buffer + self.at
+        cdef char *head
+        self.large_route = self.routes.find(self.sid)
+        self.count_message()
+        if self.large_route is None:
+            self.unrouted += 1
+            self.at += self.payload
+            self.scanned = self.at
+            self.state = AT_SKIP
+            return 0
+        self.head = PyBytes_FromStringAndSize(
+            NULL, self.subject.size + self.reply.size + self.header_size
+        )
+        self.body = PyBytes_FromStringAndSize(NULL, self.total - self.header_size)
+        head = PyBytes_AS_STRING(self.head)
+        memcpy(head, frame_at + self.subject.start, <size_t>self.subject.size)
+        head += self.subject.size
+        if self.reply.size:
+            memcpy(head, frame_at + self.reply.start, <size_t>self.reply.size)
+            head += self.reply.size
+        self.at += self.payload
+        self.fill = head
+        self.fill_left = self.header_size
+        self.state = AT_HEAD
+        self.move_buffered()
+        return 0
+
+    cdef int move_buffered(self) except -1:
+        """Moves buffered bytes to where the large message wants them."""
+        cdef Py_ssize_t size = min(self.fill_left, self.end - self.at)
+        if size:
+            memcpy(self.fill, self.buffer + self.at, <size_t>size)
+            self.at += size
+            self.fill += size
+            self.fill_left -= size
+        self.scanned = self.at
+        if self.fill_left == 0:
+            self.filled()
+        return 0
+
+    cdef int filled(self) except -1:
+        """The header or the payload of a large message is complete."""
+        if self.state == AT_HEAD:
+            self.state = AT_BODY
+            self.fill = PyBytes_AS_STRING(self.body)
+            self.fill_left = PyBytes_GET_SIZE(self.body)
+            self.move_buffered()
+        else:
+            self.state = AT_TRAILER
+        return 0
+
+    cdef int finish_large(self) except -1:
+        cdef const char *at = self.buffer + self.at
+        cdef Frame frame
+        cdef Route route = self.large_route
+        if at[0] != c'\r' or at[1] != c'\n':
+            self.fail("payload without CR LF", at, 2)
+        if route is not None:
+            frame.subject_size = self.subject.size
+            frame.reply_size = self.reply.size
+            frame.header_size = self.header_size
+            frame.data_size = self.total - self.header_size
+            frame.subject = PyBytes_AS_STRING(self.head)
+            frame.reply = frame.subject + frame.subject_size
+            frame.header = frame.reply + frame.reply_size
+            frame.data = PyBytes_AS_STRING(self.body)
+            frame.head = <PyObject *>self.head
+            frame.body = <PyObject *>self.body
+            route.deliver(&frame, self)
+        self.large_route = None
+        self.head = None
+        self.body = None
+        self.at += 2
+        self.scanned = self.at
+        self.state = AT_LINE
+        return 0
+
+
+cdef inline bint is_blank(char byte) noexcept nogil:
+    return byte == c' ' or byte == c'\t'
+
+
+cdef inline Py_ssize_t line_limit(char first) noexcept nogil:
+    return INFO_LIMIT if first == c'I' or first == c'i' else LINE_LIMIT
+
+
+# ---------------------------------------------------------------------------------------
+# Output
+
+cdef struct Border:
+    uint32_t size            # of the whole frame
+    uint32_t payload         # what counts towards max_payload
+    bint is_kept             # outlives the link, if none of its bytes were sent
+
+
+cdef enum OutboxState:
+    OUTBOX_DOWN              # no link: core publishes are kept, up to a limit
+    OUTBOX_UP
+    OUTBOX_REFUSING          # closed, draining or forked: every publish raises
+
+
+# What `publish` asks of its caller.
+cdef enum:
+    ASK_NOTHING = 0
+    ASK_ALERT = 1            # unsent bytes wait and nobody has been told yet
+    ASK_ROOM = 2             # the outbox is full: nothing was added
+
+
+@cython.final
+cdef class Outbox:
+    """Frames on their way to the server, with their borders, in one buffer.
+
+    Frames that must not outlive the link (subscriptions, PINGs) are told from those that may
+    (core publishes). When a link is lost, a frame of which any byte was sent is given up.
+    """
+
+    cdef char *buffer
+    cdef Py_ssize_t capacity
+    cdef Py_ssize_t first              # the first unsent byte
+    cdef Py_ssize_t last               # where unsent bytes end
+    cdef Border *borders
+    cdef Py_ssize_t border_capacity
+    cdef Py_ssize_t border_first
+    cdef Py_ssize_t border_last
+    cdef Py_ssize_t sent_of_first      # bytes of the first frame that were sent
+
+    cdef Link link
+    cdef OutboxState state
+    cdef object refusal                # makes the exception of OUTBOX_REFUSING
+    cdef bint takes_control            # control frames are accepted
+    cdef uint64_t epoch                # one per link
+    cdef bint is_alerted               # somebody will look after the unsent bytes
+    cdef int64_t sent_ns
+    cdef object checked_subject
+
+    cdef readonly int64_t max_payload
+    cdef readonly Py_ssize_t high_water
+    cdef readonly Py_ssize_t keep_limit
+    cdef readonly uint64_t messages
+    cdef readonly uint64_t payload_bytes
+    cdef readonly uint64_t pings
+    cdef readonly Gate room            # opens when a full outbox has room again
+
+    def __init__(self, Py_ssize_t high_water, Py_ssize_t keep_limit):
+        self.high_water = high_water
+        self.keep_limit = keep_limit
+        self.max_payload = INT64_MAX
+        self.reserve(4096)
+        self.reserve_border()
+
+    def __dealloc__(self):
+        PyMem_Free(self.buffer)
+        PyMem_Free(self.borders)
+
+    def __len__(self):
+        return self.last - self.first
+
+    @property
+    def frames(self):
+        """How many frames are not wholly sent."""
+        return self.border_last - self.border_first
+
+    @property
+    def is_up(self):
+        """Whether a link takes the frames."""
+        return self.state == OUTBOX_UP
+
+    def set_max_payload(self, int64_t value):
+        """What the server accepts; nothing larger is added from now on."""
+        self.max_payload = value if value > 0 else INT64_MAX
+
+    # Room -----------------------------------------------------------------------------
+
+    cdef int reserve(self, Py_ssize_t size) except -1:
+        """Makes room for that many bytes after `last`."""
+        cdef Py_ssize_t held = self.last - self.first
+        cdef Py_ssize_t capacity
+        cdef char *bigger
+        if self.capacity - self.last >= size:
+            return 0
+        if self.first and 2 * (held + size) <= self.capacity:
+            memmove(self.buffer, self.buffer + self.first, <size_t>held)
+            self.first = 0
+            self.last = held
+            return 0
+        capacity = max(2 * self.capacity, 2 * (held + size))
+        bigger = <char *>PyMem_Malloc(<size_t>capacity)
+        if bigger == NULL:
+            raise MemoryError
+        if held:
+            memcpy(bigger, self.buffer + self.first, <size_t>held)
+        PyMem_Free(self.buffer)
+        self.buffer = bigger
+        self.capacity = capacity
+        self.first = 0
+        self.last = held
+        return 0
+
+    cdef int reserve_border(self) except -1:
+        cdef Py_ssize_t held = self.border_last - self.border_first
+        cdef Py_ssize_t capacity
+        cdef Border *bigger
+        if self.border_last < self.border_capacity:
+            return 0
+        if self.border_first and 2 * held < self.border_capacity:
+            memmove(
+                self.borders, self.borders + self.border_first, <size_t>held * sizeof(Border)
+            )
+        else:
+            capacity = 2 * self.border_capacity + 64
+            bigger = <Border *>PyMem_Malloc(<size_t>capacity * sizeof(Border))
+            if bigger == NULL:
+                raise MemoryError
+            if held:
+                memcpy(
+                    bigger, self.borders + self.border_first, <size_t>held * sizeof(Border)
+                )
+            PyMem_Free(self.borders)
+            self.borders = bigger
+            self.border_capacity = capacity
+        self.border_first = 0
+        self.border_last = held
+        return 0
+
+    cdef void close_frame(self, Py_ssize_t size, Py_ssize_t payload, bint is_kept) noexcept:
+        """Counts the bytes that were written after `last` as one frame."""
+        cdef Border *border = &self.borders[self.border_last]
+        border.size = <uint32_t>size
+        border.payload = <uint32_t>payload
+        border.is_kept = is_kept
+        self.border_last += 1
+        self.last += size
+
+    # Frames ---------------------------------------------------------------------------
+
+    def publish(self, subject, data, reply, headers):
+        """Adds a PUB or HPUB frame and sends it if that is due; what is asked of the caller.
+
+        ASK_NOTHING, ASK_ALERT, or ASK_ROOM, with which nothing was added.
+        """
+        cdef bytes block = None
+        cdef Py_buffer view
+        cdef int asked
+        if headers is not None:
+            block = encode_headers(headers)
+        if PyBytes_Check(data):
+            return self.add_publish(
+                subject, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), reply, block
+            )
+        if isinstance(data, str) or not PyObject_CheckBuffer(data):
+            hint = "; encode it first" if isinstance(data, str) else ""
+            raise TypeError(
+                f"data must be bytes or another buffer, not {type(data).__name__}{hint}"
+            )
+        try:
+            PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        except BufferError:
+            raise TypeError("data must be a contiguous buffer") from None
+        try:
+            asked = self.add_publish(subject, <const char *>view.buf, view.len, reply, block)
+        finally:
+            PyBuffer_Release(&view)
+        return asked
+
+    cdef int add_publish(
+        self, object subject, const char *data, Py_ssize_t size, object reply, bytes block
+    ) except -1:
+        cdef Span to
+        cdef Span answer
+        cdef Py_ssize_t header_size = 0 if block is None else PyBytes_GET_SIZE(block)
+        cdef Py_ssize_t payload = size + header_size
+        cdef Py_ssize_t held = self.last - self.first
+        cdef char *at
+        cdef char *start
+        cdef object holder, reply_holder = None
+        cdef int64_t now
+        holder = text_span(subject, "subject", &to)
+        if subject is not self.checked_subject:
+            refuse_subject(subject, "subject", check_subject_bytes(to.at, to.size))
+            self.checked_subject = subject
+        answer.size = 0
+        answer.at = NULL
+        if reply is not None:
+            reply_holder = subject_span(reply, "reply", &answer)
+        if to.size + answer.size + 24 > ARGUMENT_LIMIT:
+            raise InvalidArgumentError(
+                f"subject and reply together must not be longer than {ARGUMENT_LIMIT - 24} bytes"
+            )
+        if payload > self.max_payload:
+            raise MaxPayloadError(
+                f"headers and payload are {payload} bytes; "
+                f"the server accepts at most {self.max_payload}"
+            )
+        if self.state == OUTBOX_REFUSING:
+            raise self.refusal()
+        if self.state == OUTBOX_DOWN:
+            if self.keep_limit <= 0:
+                raise DisconnectedError("the link is down and there is no reconnect buffer")
+            if held >= self.keep_limit:
+                raise BufferFullError(
+                    f"the link is down and the reconnect buffer of {self.keep_limit} bytes is full"
+                )
+        elif held >= self.high_water:
+            self.push()
+            if self.last - self.first >= self.high_water:
+                return ASK_ROOM
+        self.reserve(payload + to.size + answer.size + 64)
+        self.reserve_border()
+        start = self.buffer + self.last
+        at = start
+        if header_size:
+            at[0] = c'H'
+            at += 1
+        memcpy(at, b"PUB ", 4)
+        at += 4
+        memcpy(at, to.at, <size_t>to.size)
+        at += to.size
+        at[0] = c' '
+        at += 1
+        if answer.size:
+            memcpy(at, answer.at, <size_t>answer.size)
+            at += answer.size
+            at[0] = c' '
+            at += 1
+        if header_size:
+            at += write_uint(at, <uint64_t>header_size)
+            at[0] = c' '
+            at += 1
+        at += write_uint(at, <uint64_t>payload)
+        at[0] = c'\r'
+        at[1] = c'\n'
+        at += 2
+        if header_size:
+            memcpy(at, PyBytes_AS_STRING(block), <size_t>header_size)
+            at += header_size
+        if size:
+            memcpy(at, data, <size_t>size)
+            at += size
+        at[0] = c'\r'
+        at[1] = c'\n'
+        at += 2
+        self.close_frame(at - start, payload, True)
+        self.messages += 1
+        self.payload_bytes += <uint64_t>payload
+        if self.state != OUTBOX_UP:
+            return ASK_NOTHING
+        now = jsc_now_ns()
+        if now - self.sent_ns >= QUIET_NS or self.last - self.first >= WORTH_SENDING:
+            self.sent_ns = now
+            self.push()
+        if self.last > self.first and not self.is_alerted:
+            self.is_alerted = True
+            return ASK_ALERT
+        return ASK_NOTHING
+
+    cdef bint add_control(self, const char *data, Py_ssize_t size) except -1:
+        """Adds a frame that dies with the link; False when there is no link to take it."""
+        if not self.takes_control:
+            return False
+        self.reserve(size)
+        self.reserve_border()
+        memcpy(self.buffer + self.last, data, <size_t>size)
+        self.close_frame(size, 0, False)
+        return True
+
+    def control(self, frame: bytes) -> bool:
+        """Adds a SUB or UNSUB frame; False when there is no link, which will replay it."""
+        return self.add_control(PyBytes_AS_STRING(frame), PyBytes_GET_SIZE(frame))
+
+    def ping(self):
+        """Adds a PING and returns its number on this link, or 0 without a link."""
+        if not self.add_control(b"PING\r\n", 6):
+            return 0
+        self.pings += 1
+        return self.pings
+
+    def answer_pings(self, Parser parser not None):
+        """Adds one PONG for each PING that the parser saw."""
+        while parser.unanswered_pings:
+            self.add_control(b"PONG\r\n", 6)
+            parser.unanswered_pings -= 1
+
+    # The link -------------------------------------------------------------------------
+
+    cdef int push(self) except -1:
+        """Gives the link all that it takes without blocking."""
+        cdef Py_ssize_t sent
+        cdef uint64_t epoch
+        while self.first < self.last and self.link is not None:
+            epoch = self.epoch
+            sent = self.link.write(self.buffer + self.first, self.last - self.first)
+            if epoch != self.epoch:
+                # While TLS was writing, another thread ended this link.
+                return 0
+            if sent <= 0:
+                return 0
+            self.pass_over(sent)
+        return 0
+
+    cdef void pass_over(self, Py_ssize_t sent) noexcept:
+        self.first += sent
+        sent += self.sent_of_first
+        while self.border_first < self.border_last:
+            if sent < <Py_ssize_t>self.borders[self.border_first].size:
+                break
+            sent -= self.borders[self.border_first].size
+            self.border_first += 1
+        self.sent_of_first = sent
+        if self.first == self.last:
+            self.first = self.last = 0
+            self.border_first = self.border_last = 0
+
+    def send(self):
+        """Gives the link all that it takes without blocking; the bytes left."""
+        self.push()
+        self.trim()
+        return self.last - self.first
+
+    cdef int trim(self) except -1:
+        cdef char *smaller
+        if self.first == self.last and self.capacity > SPARE_OUTPUT:
+            smaller = <char *>PyMem_Malloc(WORTH_SENDING)
+            if smaller != NULL:
+                PyMem_Free(self.buffer)
+                self.buffer = smaller
+                self.capacity = WORTH_SENDING
+        if self.room is not None and 2 * (self.last - self.first) <= self.high_water:
+            self.room.open()
+            self.room = None
+        return 0
+
+    def look_after(self):
+        """Somebody watches the unsent bytes: publishes need not ask for it."""
+        self.is_alerted = True
+
+    def look_away(self):
+        """Nobody watches any more; True if there are unsent bytes all the same."""
+        self.is_alerted = self.last > self.first
+        return self.is_alerted
+
+    def await_room(self):
+        """A Gate that opens when half of a full outbox was sent, or the link is lost."""
+        if self.room is None:
+            self.room = Gate()
+        gate = self.room
+        self.trim()
+        return gate
+
+    def expect_link(self):
+        """Control frames are kept from now on: a link is about to be attached."""
+        self.takes_control = True
+
+    def attach(self, Link link not None, preamble: bytes):
+        """Frames go to this link from now on, the preamble first.
+
+        Returns how many kept frames were larger than it accepts and given up.
+        """
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(preamble)
+        cdef Py_ssize_t refused = self.sift(False)
+        if size:
+            self.reserve(size)
+            self.reserve_border()
+            memmove(
+                self.buffer + self.first + size,
+                self.buffer + self.first,
+                <size_t>(self.last - self.first),
+            )
+            memcpy(self.buffer + self.first, PyBytes_AS_STRING(preamble), <size_t>size)
+            memmove(
+                self.borders + self.border_first + 1,
+                self.borders + self.border_first,
+                <size_t>(self.border_last - self.border_first) * sizeof(Border),
+            )
+            self.borders[self.border_first].size = <uint32_t>size
+            self.borders[self.border_first].payload = 0
+            self.borders[self.border_first].is_kept = False
+            self.border_last += 1
+            self.last += size
+        self.link = link
+        self.epoch += 1
+        self.takes_control = True
+        self.pings = 0
+        if self.state == OUTBOX_DOWN:
+            self.state = OUTBOX_UP
+        self.push()
+        return refused
+
+    def detach(self):
+        """The link is lost: gives up begun frames and those that die with the link."""
+        self.link = None
+        self.epoch += 1
+        self.takes_control = False
+        self.sift(True)
+        if self.state == OUTBOX_UP:
+            self.state = OUTBOX_DOWN
+        if self.room is not None:
+            self.room.open()
+            self.room = None
+
+    cdef Py_ssize_t sift(self, bint only_kept) except -1:
+        """Removes frames that may not be sent on the next link; how many were too large."""
+        cdef Py_ssize_t i, size, to = 0, at = self.first
+        cdef Py_ssize_t kept = 0, refused = 0
+        cdef Border border
+        for i in range(self.border_first, self.border_last):
+            border = self.borders[i]
+            size = <Py_ssize_t>border.size
+            if i == self.border_first and self.sent_of_first:
+                at += size - self.sent_of_first
+                continue
+            if border.payload > self.max_payload:
+                refused += 1
+            elif border.is_kept or not only_kept:
+                memmove(self.buffer + to, self.buffer + at, <size_t>size)
+                self.borders[kept] = border
+                kept += 1
+                to += size
+            at += size
+        self.first = 0
+        self.last = to
+        self.border_first = 0
+        self.border_last = kept
+        self.sent_of_first = 0
+        return refused
+
+    def refuse(self, refusal):
+        """Every publish raises what refusal() makes, from now on."""
+        self.refusal = refusal
+        self.state = OUTBOX_REFUSING
+
+    def abandon(self, refusal):
+        """Drops everything and the link itself, without a system call."""
+        self.refuse(refusal)
+        self.link = None
+        self.epoch += 1
+        self.takes_control = False
+        self.first = self.last = self.border_first = self.border_last = 0
+        self.sent_of_first = 0
+
+    def unsent(self):
+        """A copy of the bytes not sent yet, for tests."""
+        return self.buffer[self.first:self.last]
+
+
+def sub_frame(subject: str, queue: str | None, int64_t sid) -> bytes:
+    """The SUB frame of a subscription whose subject and queue were checked."""
+    if queue is None:
+        return b"SUB %b %d\r\n" % (encode_text(subject), sid)
+    return b"SUB %b %b %d\r\n" % (encode_text(subject), encode_text(queue), sid)
+
+
+def unsub_frame(int64_t sid, uint64_t limit=0) -> bytes:
+    """The UNSUB frame of a subscription, at once or after `limit` messages in all."""
+    return b"UNSUB %d %d\r\n" % (sid, limit) if limit else b"UNSUB %d\r\n" % sid
+
+
+def connect_frame(options: bytes) -> bytes:
+    """The CONNECT frame with these JSON options."""
+    return b"CONNECT %b\r\n" % options
+
+
+@cython.final
+cdef class Link:
+    """One open non-blocking socket, plain or TLS, as the core reads and writes it.
+
+    A plain socket is used through its descriptor, without releasing the interpreter lock: the
+    calls do not block. TLS goes through the compiled read and write of the ssl module, which
+    release it, so one lock keeps reading and writing apart. The socket itself stays the
+    caller's, who closes it.
+    """
+
+    cdef jsc_socket fd
+    cdef object tls                    # the ssl module's compiled object, or None
+    cdef object tls_again              # (SSLWantReadError, SSLWantWriteError)
+    cdef PyThread_type_lock tls_lock
+    cdef bytes tls_pending             # what TLS was given and wants to be given again
+    cdef readonly bint is_blocked      # the last write was not taken whole
+    cdef readonly object error         # the OSError of a failed write, or None
+    cdef readonly uint64_t bytes_in
+    cdef readonly uint64_t bytes_out
+
+    def __init__(self, fd, tls=None, tls_again=()):
+        self.fd = fd
+        self.tls = tls
+        self.tls_again = tuple(tls_again)
+        if tls is not None:
+            self.tls_lock = PyThread_allocate_lock()
+            if self.tls_lock == NULL:
+                raise MemoryError
+
+    def __dealloc__(self):
+        if self.tls_lock != NULL:
+            PyThread_free_lock(self.tls_lock)
+
+    def receive(self, Parser parser not None):
+        """One read into the parser, parsed and delivered: bytes read, 0 at the end, -1 for none.
+
+        Raises OSError when the link is broken, ProtocolError when the bytes are.
+        """
+        cdef char *where = NULL
+        cdef Py_ssize_t room, got
+        cdef int error = 0
+        if parser.state == BROKEN:
+            parser.fail("the stream is broken already", NULL, 0)
+        room = parser.room(&where)
+        if self.tls is not None:
+            got = self.read_tls(where, room)
+        else:
+            got = jsc_recv(self.fd, where, <size_t>room, &error)
+        if got > 0:
+            self.bytes_in += <uint64_t>got
+            parser.received(got)
+        elif got == JSC_ERROR:
+            raise OSError(error, "reading failed")
+        return got
+
+    cdef int lock_tls(self) noexcept:
+        with nogil:
+            PyThread_acquire_lock(self.tls_lock, 1)
+        return 0
+
+    cdef Py_ssize_t read_tls(self, char *where, Py_ssize_t room) except -3:
+        view = PyMemoryView_FromMemory(where, room, 0x200)    # PyBUF_WRITE
+        self.lock_tls()
+        try:
+            return self.tls.read(room, view)
+        except self.tls_again:
+            return JSC_AGAIN
+        finally:
+            PyThread_release_lock(self.tls_lock)
+
+    cdef Py_ssize_t write(self, const char *at, Py_ssize_t size) except -3:
+        """How many bytes the link took; 0 or less when it takes none now."""
+        cdef Py_ssize_t sent
+        cdef int error = 0
+        if self.error is not None:
+            return 0
+        if self.tls is not None:
+            sent = self.write_tls(at, size)
+        else:
+            sent = jsc_send(self.fd, at, <size_t>size, &error)
+            if sent == JSC_ERROR:
+                self.error = OSError(error, "writing failed")
+        if sent > 0:
+            self.bytes_out += <uint64_t>sent
+        self.is_blocked = sent < size
+        return sent
+
+    cdef Py_ssize_t write_tls(self, const char *at, Py_ssize_t size) except -3:
+        # The outbox may move its bytes while TLS works on them: give it a copy. What TLS did
+        # not take must be offered again unchanged.
+        cdef bytes chunk = self.tls_pending
+        if chunk is None:
+            chunk = PyBytes_FromStringAndSize(at, min(size, WORTH_SENDING))
+        self.lock_tls()
+        try:
+            sent = self.tls.write(chunk)
+            self.tls_pending = None
+            return sent
+        except self.tls_again:
+            self.tls_pending = chunk
+            return JSC_AGAIN
+        except OSError as error:
+            self.error = error
+            return JSC_ERROR
+        finally:
+            PyThread_release_lock(self.tls_lock)
+
+    def send(self, data: bytes):
+        """Writes bytes outside any outbox, as the handshake does; how many were taken."""
+        sent = self.write(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        if self.error is not None:
+            raise self.error
+        return max(sent, 0)

@@ -1,0 +1,77 @@
+/* Non-blocking socket calls and a monotonic clock, the same on POSIX and Windows. */
+#ifndef JSCLIENT_LINK_H
+#define JSCLIENT_LINK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define JSC_AGAIN (-1)  /* nothing to read, or no room to write */
+#define JSC_ERROR (-2)  /* *error holds the system's number */
+
+#ifdef _WIN32
+#include <winsock2.h>
+#include <windows.h>
+typedef SOCKET jsc_socket;
+
+static inline int jsc_clip(size_t size) {
+    return size > 0x40000000 ? 0x40000000 : (int)size;
+}
+
+static inline ptrdiff_t jsc_failed(int *error) {
+    *error = WSAGetLastError();
+    return *error == WSAEWOULDBLOCK ? JSC_AGAIN : JSC_ERROR;
+}
+
+static inline ptrdiff_t jsc_recv(jsc_socket fd, char *at, size_t size, int *error) {
+    int got = recv(fd, at, jsc_clip(size), 0);
+    return got >= 0 ? got : jsc_failed(error);
+}
+
+static inline ptrdiff_t jsc_send(jsc_socket fd, const char *at, size_t size, int *error) {
+    int sent = send(fd, at, jsc_clip(size), 0);
+    return sent >= 0 ? sent : jsc_failed(error);
+}
+
+static inline int64_t jsc_now_ns(void) {
+    LARGE_INTEGER ticks, rate;
+    QueryPerformanceCounter(&ticks);
+    QueryPerformanceFrequency(&rate);
+    return (int64_t)((double)ticks.QuadPart * 1e9 / (double)rate.QuadPart);
+}
+
+#else
+#include <errno.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <time.h>
+typedef int jsc_socket;
+
+#ifndef MSG_NOSIGNAL
+#define MSG_NOSIGNAL 0 /* Python ignores SIGPIPE */
+#endif
+
+static inline ptrdiff_t jsc_failed(int *error) {
+    *error = errno;
+    /* An interrupted call moved nothing: the caller looks again. */
+    if (*error == EAGAIN || *error == EWOULDBLOCK || *error == EINTR) return JSC_AGAIN;
+    return JSC_ERROR;
+}
+
+static inline ptrdiff_t jsc_recv(jsc_socket fd, char *at, size_t size, int *error) {
+    ssize_t got = recv(fd, at, size, MSG_DONTWAIT);
+    return got >= 0 ? got : jsc_failed(error);
+}
+
+static inline ptrdiff_t jsc_send(jsc_socket fd, const char *at, size_t size, int *error) {
+    ssize_t sent = send(fd, at, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return sent >= 0 ? sent : jsc_failed(error);
+}
+
+static inline int64_t jsc_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+#endif
+
+#endif
