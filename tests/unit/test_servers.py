@@ -478,6 +478,16 @@ def test_a_spent_server_is_passed_over_while_others_go_on() -> None:
     assert pool.next_attempt(4.0) is None
 
 
+def test_a_spent_server_takes_nobody_elses_turn() -> None:
+    pool = linked_pool("a,b", max_reconnects=2)
+    pool.lost(0.0)
+    assert fail(pool, 0.0) == "b"
+    pool.failed(pool.servers[1], REFUSED, 2.0)  # out of turn: b is spent before a
+    assert fail(pool, 2.0) == "a"
+    assert hosts(pool) == ["a", "b"]
+    assert due(pool, 2.0) == ("a", 4.0)
+
+
 def test_a_dead_single_server_is_given_up_after_its_budget() -> None:
     pool = linked_pool("a", max_reconnects=2)
     pool.lost(10.0)
