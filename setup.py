@@ -74,9 +74,11 @@ setup(
             "cdivision": True,
             "initializedcheck": False,
             "embedsignature": True,
-            "embedsignature.format": "python",
+            "embedsignature.format": "clinic",
             "linetrace": build == "trace",
             "binding": False,
+            "auto_pickle": False,
+            "autotestdict": False,
         },
     )
 )

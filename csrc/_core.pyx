@@ -39,12 +39,14 @@ from scan cimport (
     Token,
     check_subject_bytes,
     has_bad_wildcard,
+    is_blank,
     is_verb,
     parse_uint,
     split_line,
     write_uint,
 )
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from os import urandom
 
@@ -59,7 +61,7 @@ from jsclient.errors import (
 )
 
 cdef extern from "Python.h":
-    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size)
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
     bint PyUnicode_Check(object thing) noexcept
     bint PyUnicode_IS_COMPACT_ASCII(object text) noexcept
     const void *PyUnicode_DATA(object text) noexcept
@@ -92,8 +94,8 @@ cdef extern from "link.h":
 
 # Limits of the wire. The server counts 4096 bytes for the arguments of a PUB; the MSG that
 # comes of it also has the verb, a sid and perhaps a second size.
-DEF_MAX_PAYLOAD = 1024 * 1024
 cdef enum:
+    DEFAULT_MAX_PAYLOAD = 1024 * 1024
     LINE_LIMIT = 4096 + 256
     INFO_LIMIT = 1024 * 1024
     ARGUMENT_LIMIT = 4096
@@ -252,9 +254,9 @@ cdef tuple decode_headers(const char *at, Py_ssize_t size):
         if colon > start:
             first = colon + 1
             last = end
-            while first < last and (at[first] == c' ' or at[first] == c'\t'):
+            while first < last and is_blank(at[first]):
                 first += 1
-            while last > first and (at[last - 1] == c' ' or at[last - 1] == c'\t'):
+            while last > first and is_blank(at[last - 1]):
                 last -= 1
             key = recurring_text(at + start, colon - start)
             fields.append((key, decode_text(at + first, last - first)))
@@ -312,7 +314,7 @@ cdef class Headers:
             raise KeyError(key)
         return self.first[known]
 
-    def get(self, key, default=None):
+    def get(self, key, default=None, /):
         """The first value of the key, or the default."""
         cdef str known = self.spelling(key)
         return default if known is None else self.first[known]
@@ -368,6 +370,9 @@ cdef class Headers:
 
     def __reduce__(self):
         return rebuild_headers, (list(self.fields), self.status, self.description)
+
+
+Mapping.register(Headers)
 
 
 def rebuild_headers(fields, status, description):
@@ -481,7 +486,7 @@ cdef class Metadata:
         raise TypeError("Metadata is not picklable: pickle the Msg it belongs to")
 
 
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+cdef object EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 cdef Metadata read_metadata(const char *at, Py_ssize_t size):
@@ -614,22 +619,30 @@ cdef class Msg:
             self.decoded = Headers(parts[2], status=parts[0], description=parts[1])
         return self.decoded
 
+    cdef const char *status_line(self, StatusLine *line) noexcept:
+        """The header block, if it opens with an inline status, or NULL."""
+        cdef const char *at
+        if self.header_size == 0:
+            return NULL
+        at = PyBytes_AS_STRING(self.head) + self.subject_size + self.reply_size
+        if not read_status_line(at, self.header_size, line) or line.status < 0:
+            return NULL
+        return at
+
     @property
     def status(self):
         """The inline status of the header's version line as an int, or None."""
         cdef StatusLine line
-        if self.header_size == 0 or not read_status_line(
-            PyBytes_AS_STRING(self.head) + self.subject_size + self.reply_size,
-            self.header_size,
-            &line,
-        ):
-            return None
-        return line.status if line.status >= 0 else None
+        return None if self.status_line(&line) == NULL else line.status
 
     @property
     def description(self):
         """The text after the inline status, or None."""
-        return None if self.status is None else self.headers.description
+        cdef StatusLine line
+        cdef const char *at = self.status_line(&line)
+        if at == NULL or line.description == line.end:
+            return None
+        return decode_text(at + line.description, line.end - line.description)
 
     @property
     def metadata(self):
@@ -816,6 +829,24 @@ cdef class Gate(Awaited):
             self.is_open = True
             self.wake(INT64_MAX)
 
+    def sleep(self, double seconds):
+        """Waits that long for it to open without driving any loop; whether it is open.
+
+        Returns early, and False, when a signal handler ran.
+        """
+        cdef Waiter waiter
+        if self.is_open:
+            return True
+        waiter = Waiter()
+        if self.sleepers is None:
+            self.sleepers = []
+        self.sleepers.append(waiter)
+        try:
+            waiter.sleep(seconds)
+        finally:
+            self.sleepers.remove(waiter)
+        return self.is_open
+
 
 @cython.final
 cdef class Helm:
@@ -831,6 +862,7 @@ cdef class Helm:
     cdef object now
     cdef Outbox outbox
     cdef list sleepers
+    cdef Gate freed                    # opens when the thread at the helm leaves it
     cdef unsigned long owner
     cdef readonly bint is_steerable    # there is a link to drive
     cdef readonly bint is_closed
@@ -873,6 +905,16 @@ cdef class Helm:
         for waiter in self.sleepers:
             waiter.wake()
 
+    def leaving(self):
+        """A Gate that opens when the helm is free of other threads."""
+        cdef Gate gate = Gate()
+        if self.owner == 0 or self.owner == PyThread_get_thread_ident():
+            gate.is_open = True
+            return gate
+        if self.freed is None:
+            self.freed = gate
+        return self.freed
+
     def wait(self, Awaited what not None, double deadline):
         """Waits until `what` is ready; False if the deadline passed or the helm was closed."""
         if what.is_ready():
@@ -891,8 +933,8 @@ cdef class Helm:
             # A signal handler may wait in a thread that already is at the helm.
             if self.is_steerable and (self.owner == 0 or self.owner == me):
                 self.hold(what, deadline, me)
-            else:
-                self.sleep(what, deadline)
+            elif self.sleep_and_see(what, deadline):
+                return what.is_ready()
             if what.is_ready():
                 return True
             if self.now() >= deadline:
@@ -907,8 +949,20 @@ cdef class Helm:
             self.drive(what, deadline)
         finally:
             self.owner = before
+            if before == 0 and self.freed is not None:
+                self.freed.open()
+                self.freed = None
             self.pass_on()
         return 0
+
+    cdef bint sleep_and_see(self, Awaited what, double deadline) except -1:
+        """Sleeps; True if the wait is over."""
+        self.sleep(what, deadline)
+        if not what.is_ready() and self.now() < deadline:
+            return False
+        # It may have been woken to take the helm, which it leaves to another.
+        self.pass_on()
+        return True
 
     cdef int sleep(self, Awaited what, double deadline) except -1:
         cdef Waiter waiter = Waiter()
@@ -1036,14 +1090,14 @@ cdef class Inbox(Route):
                 self.has_unreported_drop = True
                 parser.notices.append(self)
         else:
-            msg = make_msg(frame, self.latest)
-            self.put(msg)
-            self.arrived += 1
-            self.latest = msg
             if self.is_slow and 2 * self.count <= self.max_messages:
                 # Well below the limit again: the next drop is news.
                 if 2 * self.bytes <= self.max_bytes:
                     self.is_slow = False
+            msg = make_msg(frame, self.latest)
+            self.put(msg)
+            self.arrived += 1
+            self.latest = msg
         if self.limit and self.arrived >= self.limit:
             self.is_ended = True
             parser.notices.append(self)
@@ -1295,13 +1349,15 @@ cdef class Routes:
     cdef int64_t last_sid
     cdef Route last
 
-    def __init__(self):
+    def __cinit__(self):
         self.table = {}
         self.last_sid = -1
 
     def add(self, int64_t sid, Route route not None):
         """Messages of sid go to the route from now on."""
         self.table[sid] = route
+        if self.last_sid == sid:
+            self.last = route
 
     def remove(self, int64_t sid):
         """Messages of sid are dropped from now on; the route it had, or None."""
@@ -1389,7 +1445,7 @@ cdef class Parser:
             raise MemoryError
         self.capacity = FIRST_BUFFER
 
-    def __init__(self, Routes routes not None, max_payload=DEF_MAX_PAYLOAD):
+    def __init__(self, Routes routes not None, int64_t max_payload=DEFAULT_MAX_PAYLOAD):
         self.routes = routes
         self.control = []
         self.notices = []
@@ -1428,10 +1484,9 @@ cdef class Parser:
         """Whether the bytes so far end at a frame border."""
         return self.state == AT_LINE and self.at == self.end
 
-    def note_pongs(self):
-        """The number of PONGs so far; they no longer need attention."""
-        self.handled_pongs = self.pongs
-        return self.pongs
+    def bind(self, Routes routes not None):
+        """Messages go to these routes from now on."""
+        self.routes = routes
 
     cdef int stir(self, Awaited what) except -1:
         """The threads that wait for it are woken when this read has been parsed."""
@@ -1523,7 +1578,6 @@ cdef class Parser:
     cdef int parse(self) except -1:
         cdef const char *found
         cdef Py_ssize_t size
-        cdef char first
         while True:
             if self.state == AT_LINE:
                 if self.at == self.end:
@@ -1531,18 +1585,19 @@ cdef class Parser:
                 found = <const char *>memchr(
                     self.buffer + self.scanned, c'\n', <size_t>(self.end - self.scanned)
                 )
-                first = self.buffer[self.at]
                 if found == NULL:
                     self.scanned = self.end
+                    size = self.end - self.at
                     # A line at its limit may still get its CR LF.
-                    if self.end - self.at > line_limit(first) + 1:
-                        self.fail("control line too long", self.buffer + self.at, 64)
+                    if size > LINE_LIMIT + 1:
+                        if size > line_limit(self.buffer + self.at, size) + 1:
+                            self.fail("control line too long", self.buffer + self.at, 64)
                     return 0
                 size = found - (self.buffer + self.at)
                 if size == 0 or self.buffer[self.at + size - 1] != c'\r':
                     self.fail("line without CR", self.buffer + self.at, size)
                 size -= 1
-                if size > line_limit(first):
+                if size > LINE_LIMIT and size > line_limit(self.buffer + self.at, size):
                     self.fail("control line too long", self.buffer + self.at, size)
                 self.payload = size + 2
                 if not self.read_line(self.buffer + self.at, size):
@@ -1564,11 +1619,11 @@ cdef class Parser:
                     return 0
                 self.finish_large()
             elif self.state == AT_SKIP:
-                size = min(self.total, self.end - self.at)
+                size = min(self.fill_left, self.end - self.at)
                 self.at += size
                 self.scanned = self.at
-                self.total -= size
-                if self.total:
+                self.fill_left -= size
+                if self.fill_left:
                     return 0
                 self.state = AT_TRAILER
             else:
@@ -1602,8 +1657,8 @@ cdef class Parser:
                 self.control.append(("ERR", line[4:size].strip(b" \t")))
                 return False
         elif first == c'I' or first == c'i':
-            if size > 4 and is_verb(line, b"INFO", 4):
-                if is_blank(line[4]) or line[4] == c'{':
+            if size >= 4 and is_verb(line, b"INFO", 4):
+                if size == 4 or is_blank(line[4]) or line[4] == c'{':
                     self.control.append(("INFO", line[4:size].strip(b" \t")))
                     return False
         self.fail("unknown protocol operation", line, size)
@@ -1636,10 +1691,11 @@ cdef class Parser:
         self.total = <Py_ssize_t>total
         return True
 
-    cdef int count_message(self) noexcept:
+    cdef void count_message(self, bint is_routed) noexcept:
         self.messages += 1
         self.payload_bytes += <uint64_t>self.total
-        return 0
+        if not is_routed:
+            self.unrouted += 1
 
     cdef int finish_small(self) except -1:
         cdef const char *frame_at = self.buffer + self.at
@@ -1648,11 +1704,8 @@ cdef class Parser:
         cdef Route route
         if payload[self.total] != c'\r' or payload[self.total + 1] != c'\n':
             self.fail("payload without CR LF", frame_at, self.payload)
-        self.count_message()
         route = self.routes.find(self.sid)
-        if route is None:
-            self.unrouted += 1
-        else:
+        if route is not None:
             frame.subject = frame_at + self.subject.start
             frame.subject_size = self.subject.size
             frame.reply = frame_at + self.reply.start
@@ -1664,6 +1717,7 @@ cdef class Parser:
             frame.head = NULL
             frame.body = NULL
             route.deliver(&frame, self)
+        self.count_message(route is not None)
         self.at += self.payload + self.total + 2
         self.scanned = self.at
         self.state = AT_LINE
@@ -1674,11 +1728,10 @@ cdef class Parser:
         cdef const char *frame_at = self.buffer + self.at
         cdef char *head
         self.large_route = self.routes.find(self.sid)
-        self.count_message()
         if self.large_route is None:
-            self.unrouted += 1
             self.at += self.payload
             self.scanned = self.at
+            self.fill_left = self.total
             self.state = AT_SKIP
             return 0
         self.head = PyBytes_FromStringAndSize(
@@ -1740,6 +1793,7 @@ cdef class Parser:
             frame.head = <PyObject *>self.head
             frame.body = <PyObject *>self.body
             route.deliver(&frame, self)
+        self.count_message(route is not None)
         self.large_route = None
         self.head = None
         self.body = None
@@ -1749,12 +1803,8 @@ cdef class Parser:
         return 0
 
 
-cdef inline bint is_blank(char byte) noexcept nogil:
-    return byte == c' ' or byte == c'\t'
-
-
-cdef inline Py_ssize_t line_limit(char first) noexcept nogil:
-    return INFO_LIMIT if first == c'I' or first == c'i' else LINE_LIMIT
+cdef inline Py_ssize_t line_limit(const char *line, Py_ssize_t size) noexcept nogil:
+    return INFO_LIMIT if size >= 4 and is_verb(line, b"INFO", 4) else LINE_LIMIT
 
 
 # ---------------------------------------------------------------------------------------
@@ -1811,7 +1861,8 @@ cdef class Outbox:
     cdef readonly Py_ssize_t keep_limit
     cdef readonly uint64_t messages
     cdef readonly uint64_t payload_bytes
-    cdef readonly uint64_t pings
+    cdef readonly uint64_t pings       # sent on this link
+    cdef uint64_t answered             # how many of them got their PONG
     cdef readonly Gate room            # opens when a full outbox has room again
 
     def __init__(self, Py_ssize_t high_water, Py_ssize_t keep_limit):
@@ -2047,6 +2098,15 @@ cdef class Outbox:
         self.pings += 1
         return self.pings
 
+    def count_pongs(self, Parser parser not None):
+        """How many PINGs of this link have their PONG; a PONG that nobody asked for is none."""
+        return min(self.answered + (parser.pongs - parser.handled_pongs), self.pings)
+
+    def settle_pongs(self, Parser parser not None):
+        """What `count_pongs` said was dealt with."""
+        self.answered = min(self.answered + (parser.pongs - parser.handled_pongs), self.pings)
+        parser.handled_pongs = parser.pongs
+
     def answer_pings(self, Parser parser not None):
         """Adds one PONG for each PING that the parser saw."""
         while parser.unanswered_pings:
@@ -2153,6 +2213,7 @@ cdef class Outbox:
         self.epoch += 1
         self.takes_control = True
         self.pings = 0
+        self.answered = 0
         if self.state == OUTBOX_DOWN:
             self.state = OUTBOX_UP
         self.push()

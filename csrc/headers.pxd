@@ -3,16 +3,18 @@
 from libc.stdint cimport uint8_t
 from libc.string cimport memchr, memcmp
 
+from scan cimport is_blank
+
 
 cdef struct StatusLine:
     int status               # the three digits, or -1
     Py_ssize_t description   # where the description starts
-    Py_ssize_t end           # where the line ends, before CR LF
+    Py_ssize_t end           # where it ends, before blanks and CR LF
     Py_ssize_t fields        # where the first field starts
 
 
 cdef inline Py_ssize_t line_end(const char *at, Py_ssize_t start, Py_ssize_t size) noexcept nogil:
-    """The place of the CR LF that ends the line at start, or -1; a bare LF or CR is no end."""
+    """The place of the CR LF that ends the line at start, or -1 if a bare LF or nothing does."""
     cdef const char *found = <const char *>memchr(at + start, c'\n', <size_t>(size - start))
     cdef Py_ssize_t place
     if found == NULL:
@@ -20,10 +22,7 @@ cdef inline Py_ssize_t line_end(const char *at, Py_ssize_t start, Py_ssize_t siz
     place = found - at
     if place == start or at[place - 1] != c'\r':
         return -1
-    place -= 1
-    if memchr(at + start, c'\r', <size_t>(place - start)) != NULL:
-        return -1
-    return place
+    return place - 1
 
 
 cdef inline bint read_status_line(const char *at, Py_ssize_t size, StatusLine *line) noexcept nogil:
@@ -41,26 +40,22 @@ cdef inline bint read_status_line(const char *at, Py_ssize_t size, StatusLine *l
     line.description = end
     if end == 8:
         return True
-    if at[8] != c' ' and at[8] != c'\t':
-        return False
-    i = 8
-    while i < end and (at[i] == c' ' or at[i] == c'\t'):
-        i += 1
-    if i == end:
-        return True
-    if end - i < 3:
+    if at[8] != c' ' or end < 12:
         return False
     line.status = 0
-    for _ in range(3):
+    for i in range(9, 12):
         if not c'0' <= at[i] <= c'9':
             return False
         line.status = line.status * 10 + (at[i] - c'0')
-        i += 1
-    if i < end and at[i] != c' ' and at[i] != c'\t':
+    if end > 12 and at[12] != c' ':
         return False
-    while i < end and (at[i] == c' ' or at[i] == c'\t'):
+    i = 12
+    while i < end and is_blank(at[i]):
         i += 1
+    while end > i and is_blank(at[end - 1]):
+        end -= 1
     line.description = i
+    line.end = end
     return True
 
 

@@ -50,6 +50,10 @@ cdef inline Py_ssize_t write_uint(char *at, uint64_t value) noexcept nogil:
     return size
 
 
+cdef inline bint is_blank(char byte) noexcept nogil:
+    return byte == c' ' or byte == c'\t'
+
+
 cdef inline bint is_verb(const char *at, const char *upper, Py_ssize_t size) noexcept nogil:
     """Whether at[:size] spells upper in any letter case."""
     cdef Py_ssize_t i
@@ -79,7 +83,7 @@ cdef inline int split_line(
     cdef Py_ssize_t i = 0
     cdef Py_ssize_t start
     while True:
-        while i < size and (at[i] == c' ' or at[i] == c'\t'):
+        while i < size and is_blank(at[i]):
             i += 1
         if i == size:
             return count
@@ -90,7 +94,7 @@ cdef inline int split_line(
             if <uint8_t>at[i] <= 32:
                 if at[i] == c'\r':
                     return -1
-                if at[i] == c' ' or at[i] == c'\t':
+                if is_blank(at[i]):
                     break
             i += 1
         tokens[count].start = start
