@@ -1,0 +1,118 @@
+"""The leak meter sees what stays behind and forgives what goes in time."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from tests.harness.leaks import FD_DIRECTORY, LeakMeter, open_files
+
+needs_proc = pytest.mark.skipif(
+    not os.path.isdir(FD_DIRECTORY), reason="nobody tells about descriptors"
+)
+
+
+def test_a_block_that_leaves_nothing_passes() -> None:
+    with LeakMeter({"seven": lambda: 7}):
+        reader, writer = os.pipe()
+        os.close(reader)
+        os.close(writer)
+
+
+def test_a_thread_that_stays_is_named() -> None:
+    gate = threading.Event()
+    thread = threading.Thread(target=gate.wait, name="lingerer", daemon=True)
+    with (
+        pytest.raises(AssertionError, match="leaked: thread lingerer"),
+        LeakMeter(timeout=0.05),
+    ):
+        thread.start()
+    gate.set()
+    thread.join()
+
+
+def test_a_thread_that_ends_in_time_is_waited_for() -> None:
+    gate = threading.Event()
+    timer = threading.Timer(0.05, gate.set)
+    with LeakMeter(timeout=10.0):
+        timer.start()
+        threading.Thread(target=gate.wait).start()
+    assert gate.is_set()
+
+
+def test_a_thread_that_was_there_before_may_stay_or_end() -> None:
+    gate = threading.Event()
+    thread = threading.Thread(target=gate.wait, daemon=True)
+    thread.start()
+    with LeakMeter():
+        pass
+    with LeakMeter():
+        gate.set()
+        thread.join()
+
+
+@needs_proc
+def test_a_descriptor_that_stays_is_named_by_its_target() -> None:
+    meter = LeakMeter(timeout=0.05)
+    meter.__enter__()
+    reader, writer = os.pipe()
+    target = os.readlink(f"{FD_DIRECTORY}/{reader}")
+    with pytest.raises(AssertionError) as caught:
+        meter.__exit__(None, None, None)
+    assert f"2 x file {target}" in str(caught.value)
+    os.close(reader)
+    os.close(writer)
+
+
+@needs_proc
+def test_open_files_counts_descriptors_of_one_target() -> None:
+    with open(os.devnull) as first, open(os.devnull) as second:
+        assert open_files()[os.devnull] >= 2
+        assert first.fileno() != second.fileno()
+
+
+def test_a_counter_that_differs_is_named_with_both_values() -> None:
+    live = [3]
+    with (
+        pytest.raises(AssertionError, match="messages is 5, was 3"),
+        LeakMeter({"messages": lambda: live[0]}, timeout=0.05),
+    ):
+        live[0] = 5
+
+
+def test_a_counter_below_its_start_is_a_leak_too() -> None:
+    live = [3]
+    with (
+        pytest.raises(AssertionError, match="messages is 2, was 3"),
+        LeakMeter({"messages": lambda: live[0]}, timeout=0.05),
+    ):
+        live[0] = 2
+
+
+def test_an_object_in_a_reference_cycle_is_collected_first() -> None:
+    class Node:
+        live = 0
+
+        def __init__(self) -> None:
+            self.me = self
+            Node.live += 1
+
+        def __del__(self) -> None:
+            Node.live -= 1
+
+    with LeakMeter({"nodes": lambda: Node.live}, timeout=0.05):
+        Node()
+
+
+def test_the_error_of_the_block_is_not_hidden_by_leaks() -> None:
+    calls: list[None] = []
+
+    def count() -> int:
+        calls.append(None)
+        return len(calls)
+
+    with pytest.raises(ValueError, match="mine"), LeakMeter({"calls": count}):
+        raise ValueError("mine")
+    assert len(calls) == 1
