@@ -1,1 +1,1 @@
-"""Peers, meters and oracles for the tests; nothing here imports the client."""
+"""Peers, meters and oracles for the tests."""
