@@ -923,8 +923,11 @@ cdef class Helm:
 
     def keep(self):
         """Takes a free helm and drives until somebody wants it; what the keeper does."""
-        if self.owner == 0 and self.is_steerable and not self.sleepers:
-            self.hold(None, INFINITY, PyThread_get_thread_ident())
+        if self.owner == 0 and self.is_steerable:
+            if self.sleepers:
+                self.pass_on()
+            else:
+                self.hold(None, INFINITY, PyThread_get_thread_ident())
 
     cdef bint wait_long(self, Awaited what, double deadline) except -1:
         cdef unsigned long me = PyThread_get_thread_ident()
@@ -1029,13 +1032,14 @@ cdef class Inbox(Route):
     cdef readonly uint64_t arrived
     cdef readonly uint64_t dropped
     cdef readonly uint64_t taken
-    cdef public uint64_t limit
+    cdef readonly uint64_t limit
     cdef readonly bint is_slow
     cdef readonly bint is_ended
     cdef readonly object reason        # the exception that ended it, or None
     cdef readonly object owner
     cdef bint has_unreported_drop
     cdef Msg latest
+    cdef Gate emptied
 
     def __init__(self, owner=None, int64_t max_messages=-1, int64_t max_bytes=-1):
         self.owner = owner
@@ -1120,13 +1124,45 @@ cdef class Inbox(Route):
         self.taken += 1
         msg.owner = self.owner
         if self.count == 0:
-            self.latest = None
-            if self.capacity > 4096:
-                PyMem_Free(self.ring)
-                self.ring = NULL
-                self.capacity = 0
-                self.first = 0
+            self.ran_empty()
         return msg
+
+    cdef int ran_empty(self) except -1:
+        self.latest = None
+        if self.capacity > 4096:
+            PyMem_Free(self.ring)
+            self.ring = NULL
+            self.capacity = 0
+            self.first = 0
+        if self.emptied is not None:
+            self.emptied.open()
+            self.emptied = None
+        return 0
+
+    def await_empty(self):
+        """A Gate that opens when every message held was taken."""
+        cdef Gate gate
+        if self.count == 0:
+            gate = Gate()
+            gate.is_open = True
+            return gate
+        if self.emptied is None:
+            self.emptied = Gate()
+        return self.emptied
+
+    def set_limit(self, uint64_t limit):
+        """Ends after that many messages in all; what is held beyond them is dropped."""
+        cdef Msg surplus
+        self.limit = limit
+        while self.count and self.taken + self.dropped + <uint64_t>self.count > limit:
+            self.count -= 1
+            surplus = <Msg>self.ring[(self.first + self.count) & (self.capacity - 1)]
+            Py_DECREF(surplus)
+            self.bytes -= surplus.full_size()
+        if self.arrived >= limit:
+            if self.count == 0:
+                self.ran_empty()
+            self.end()
 
     def take(self):
         """The oldest message, counted as taken, or None."""
@@ -1957,10 +1993,11 @@ cdef class Outbox:
 
     # Frames ---------------------------------------------------------------------------
 
-    def publish(self, subject, data, reply, headers):
+    def publish(self, subject, data, reply, headers, bint is_urgent=False):
         """Adds a PUB or HPUB frame and sends it if that is due; what is asked of the caller.
 
-        ASK_NOTHING, ASK_ALERT, or ASK_ROOM, with which nothing was added.
+        ASK_NOTHING, ASK_ALERT, or ASK_ROOM, with which nothing was added. An urgent one is
+        due at once.
         """
         cdef bytes block = None
         cdef Py_buffer view
@@ -1969,7 +2006,7 @@ cdef class Outbox:
             block = encode_headers(headers)
         if PyBytes_Check(data):
             return self.add_publish(
-                subject, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), reply, block
+                subject, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), reply, block, is_urgent
             )
         if isinstance(data, str) or not PyObject_CheckBuffer(data):
             hint = "; encode it first" if isinstance(data, str) else ""
@@ -1981,13 +2018,21 @@ cdef class Outbox:
         except BufferError:
             raise TypeError("data must be a contiguous buffer") from None
         try:
-            asked = self.add_publish(subject, <const char *>view.buf, view.len, reply, block)
+            asked = self.add_publish(
+                subject, <const char *>view.buf, view.len, reply, block, is_urgent
+            )
         finally:
             PyBuffer_Release(&view)
         return asked
 
     cdef int add_publish(
-        self, object subject, const char *data, Py_ssize_t size, object reply, bytes block
+        self,
+        object subject,
+        const char *data,
+        Py_ssize_t size,
+        object reply,
+        bytes block,
+        bint is_urgent,
     ) except -1:
         cdef Span to
         cdef Span answer
@@ -2069,7 +2114,11 @@ cdef class Outbox:
         if self.state != OUTBOX_UP:
             return ASK_NOTHING
         now = jsc_now_ns()
-        if now - self.sent_ns >= QUIET_NS or self.last - self.first >= WORTH_SENDING:
+        if (
+            is_urgent
+            or now - self.sent_ns >= QUIET_NS
+            or self.last - self.first >= WORTH_SENDING
+        ):
             self.sent_ns = now
             self.push()
         if self.last > self.first and not self.is_alerted:

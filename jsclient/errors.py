@@ -8,6 +8,7 @@ The tree, with the builtin that a class also is:
     │   │   └── ForkedError                       it belongs to the parent process
     │   ├── DisconnectedError                     the link is down right now
     │   ├── NoServersError                        no server of the pool could be reached
+    │   │   └── ConnectTimeoutError ·············· builtins.TimeoutError
     │   ├── StaleConnectionError                  the peer fell silent
     │   ├── ProtocolError                         the peer broke the wire protocol
     │   ├── TLSError                              wanted TLS cannot be had, or failed
@@ -42,6 +43,41 @@ from __future__ import annotations
 
 import builtins
 
+__all__ = [
+    "AuthenticationError",
+    "AuthenticationExpiredError",
+    "AuthenticationRevokedError",
+    "AuthenticationTimeoutError",
+    "AuthorizationError",
+    "BadHeadersError",
+    "BufferFullError",
+    "ConnectTimeoutError",
+    "ConnectionClosedError",
+    "ConnectionDrainingError",
+    "ConnectionError",
+    "CredentialsError",
+    "DisconnectedError",
+    "DrainTimeoutError",
+    "Error",
+    "ForkedError",
+    "InvalidArgumentError",
+    "MaxPayloadError",
+    "NoRespondersError",
+    "NoServersError",
+    "NotJetStreamMessageError",
+    "PermissionsViolationError",
+    "ProtocolError",
+    "ServerError",
+    "ServerLimitError",
+    "ServerNotFoundError",
+    "ServerStartError",
+    "SlowConsumerError",
+    "StaleConnectionError",
+    "SubscriptionClosedError",
+    "TLSError",
+    "TimeoutError",
+]
+
 
 class Error(Exception):
     """What all jsclient exceptions derive from."""
@@ -71,6 +107,10 @@ class NoServersError(ConnectionError):
     ) -> None:
         super().__init__(message)
         self.attempts = attempts
+
+
+class ConnectTimeoutError(NoServersError, builtins.TimeoutError):
+    """No server of the pool answered in time."""
 
 
 class StaleConnectionError(ConnectionError):

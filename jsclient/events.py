@@ -12,6 +12,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .subscription import Subscription
 
+__all__ = [
+    "Closed",
+    "Connected",
+    "Disconnected",
+    "ErrorEvent",
+    "Event",
+    "LameDuck",
+    "ReconnectFailed",
+    "Reconnected",
+    "ServersDiscovered",
+    "SlowConsumer",
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Event:

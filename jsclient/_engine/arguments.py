@@ -1,0 +1,77 @@
+"""Checks of arguments that many calls share; each error names the argument."""
+
+from __future__ import annotations
+
+import math
+import os
+from datetime import timedelta
+
+from .._core import check_token
+from ..errors import InvalidArgumentError
+
+Seconds = float | int | timedelta
+
+_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+def seconds(value: Seconds | None, name: str = "timeout") -> float:
+    """A duration in seconds; None and infinity wait for ever."""
+    if value is None:
+        return math.inf
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, float | int):
+        raise TypeError(
+            f"{name} must be a number of seconds, a timedelta or None, "
+            f"not {type(value).__name__}"
+        )
+    if math.isnan(value) or value < 0:
+        raise InvalidArgumentError(f"{name} must not be negative or NaN: {value!r}")
+    return float(value)
+
+
+def positive_seconds(value: Seconds | None, name: str) -> float:
+    """A duration that is longer than nothing; None and infinity are for ever."""
+    result = seconds(value, name)
+    if result == 0:
+        raise InvalidArgumentError(f"{name} must be more than 0")
+    return result
+
+
+def integer(value: int, name: str, *, least: int) -> int:
+    """A whole number that is at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+    if value < least:
+        raise InvalidArgumentError(f"{name} must be at least {least}, not {value}")
+    return value
+
+
+def pending_limit(value: int | None, name: str) -> int:
+    """A limit of messages or bytes; None sets no limit, which the core spells -1."""
+    return -1 if value is None else integer(value, name, least=1)
+
+
+def text(value: str | None, name: str) -> str | None:
+    """A text or None."""
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+    return value
+
+
+def inbox_prefix(value: str) -> str:
+    """A prefix for reply subjects: a literal subject without a dot at its end."""
+    if not isinstance(value, str):
+        raise TypeError(f"inbox_prefix must be a str, not {type(value).__name__}")
+    check_token(value, "inbox_prefix")
+    if any(token in ("", "*", ">") for token in value.split(".")):
+        raise InvalidArgumentError(
+            "inbox_prefix must not have wildcards, empty tokens or a dot at its end: "
+            f"{value!r}"
+        )
+    return value
+
+
+def unique_name() -> str:
+    """22 random letters and digits, for inboxes that nobody can guess."""
+    return "".join(_DIGITS[byte % 62] for byte in os.urandom(22))

@@ -1,0 +1,96 @@
+"""What a server says of itself in INFO."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """The INFO of the connected server; `raw` has every field as it came."""
+
+    server_id: str = ""
+    server_name: str = ""
+    version: str = ""
+    proto: int = 0
+    host: str = ""
+    port: int = 0
+    headers: bool = False
+    auth_required: bool = False
+    tls_required: bool = False
+    tls_available: bool = False
+    tls_verify: bool = False
+    max_payload: int = 1024 * 1024
+    jetstream: bool = False
+    client_id: int = 0
+    client_ip: str = ""
+    nonce: str = field(default="", repr=False)
+    cluster: str = ""
+    domain: str = ""
+    connect_urls: tuple[str, ...] = ()
+    ldm: bool = False
+    api_lvl: int = 0
+    # JSON of any shape, by the server's grace.
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def version_tuple(self) -> tuple[int, int, int]:
+        """The version for comparisons; a suffix after `-` does not count."""
+        numbers = [0, 0, 0]
+        for place, part in enumerate(self.version.split("-")[0].split(".")[:3]):
+            if not part.isdecimal():
+                break
+            numbers[place] = int(part)
+        return numbers[0], numbers[1], numbers[2]
+
+
+def parse_info(text: bytes) -> ServerInfo:
+    """The INFO that the text spells; ValueError if it is none.
+
+    Unknown fields are only kept in `raw`; missing ones have their defaults.
+    """
+    try:
+        raw = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"INFO is not JSON: {type(error).__name__}") from None
+    if not isinstance(raw, dict):
+        raise ValueError("INFO is not a JSON object")
+    values: dict[str, Any] = {}  # what raw has, as ServerInfo's arguments
+    for name, kind in _KINDS.items():
+        if name not in raw or raw[name] is None:
+            continue
+        value = raw[name]
+        if type(value) is not kind:
+            raise ValueError(f"INFO has a {type(value).__name__} as {name!r}")
+        values[name] = value
+    urls = raw.get("connect_urls")
+    if isinstance(urls, list):
+        values["connect_urls"] = tuple(urls)
+    return ServerInfo(raw=raw, **values)
+
+
+_KINDS: dict[str, type] = {
+    "server_id": str,
+    "server_name": str,
+    "version": str,
+    "proto": int,
+    "host": str,
+    "port": int,
+    "headers": bool,
+    "auth_required": bool,
+    "tls_required": bool,
+    "tls_available": bool,
+    "tls_verify": bool,
+    "max_payload": int,
+    "jetstream": bool,
+    "client_id": int,
+    "client_ip": str,
+    "nonce": str,
+    "cluster": str,
+    "domain": str,
+    "ldm": bool,
+    "api_lvl": int,
+}

@@ -1,0 +1,122 @@
+"""Tells the user what happens: events in order, on a thread of their own.
+
+The thread exists only while there are events to tell. A handler that raises is logged
+and does not stop the others. The queue is bounded: a handler that sleeps through a storm
+misses the middle of it, and is told how many events that were.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from .. import events
+from ..errors import Error
+
+logger = logging.getLogger("jsclient")
+
+MAX_WAITING = 1000
+
+# How loud an event is in the log: with an error, without one.
+_LEVELS: dict[type[events.Event], tuple[int, int]] = {
+    events.Connected: (logging.DEBUG, logging.DEBUG),
+    events.Disconnected: (logging.WARNING, logging.DEBUG),
+    events.Reconnected: (logging.INFO, logging.INFO),
+    events.ReconnectFailed: (logging.WARNING, logging.WARNING),
+    events.Closed: (logging.ERROR, logging.DEBUG),
+    events.LameDuck: (logging.WARNING, logging.WARNING),
+    events.ServersDiscovered: (logging.DEBUG, logging.DEBUG),
+    events.SlowConsumer: (logging.WARNING, logging.WARNING),
+    events.ErrorEvent: (logging.WARNING, logging.WARNING),
+}
+
+Handler = Callable[[events.Event], object]
+
+
+class Dispatch:
+    """Hands events to one handler and to the log."""
+
+    def __init__(self, handler: Handler | None) -> None:
+        self.handler = handler
+        self._waiting: deque[events.Event] = deque()
+        self._missed = 0
+        self._lock = threading.Lock()
+        self._is_running = False
+
+    def tell(self, event: events.Event) -> None:
+        """Queues an event; returns at once."""
+        if self.handler is None and not logger.isEnabledFor(_level(event)):
+            return
+        with self._lock:
+            if len(self._waiting) >= MAX_WAITING and not isinstance(
+                event, events.Closed
+            ):
+                self._missed += 1
+                return
+            self._waiting.append(event)
+            if self._is_running:
+                return
+            self._is_running = True
+        threading.Thread(target=self._run, name="jsclient-events", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._is_running = False
+                    return
+                event = self._waiting.popleft()
+                missed, self._missed = self._missed, 0
+            if missed:
+                self._hand_over(
+                    events.ErrorEvent(Error(f"{missed} events were not delivered"))
+                )
+            self._hand_over(event)
+
+    def _hand_over(self, event: events.Event) -> None:
+        level = _level(event)
+        if logger.isEnabledFor(level):
+            logger.log(level, "%s", _sentence(event))
+        handler = self.handler
+        if handler is not None:
+            try:
+                handler(event)
+            except Exception:
+                logger.exception("on_event raised for %s", type(event).__name__)
+
+
+def _level(event: events.Event) -> int:
+    loud, quiet = _LEVELS[type(event)]
+    return quiet if getattr(event, "error", None) is None else loud
+
+
+def _sentence(event: events.Event) -> str:
+    match event:
+        case events.Connected(server):
+            return f"connected to {server}"
+        case events.Disconnected(server, None):
+            return f"disconnected from {server}"
+        case events.Disconnected(server, error):
+            return f"disconnected from {server}: {error}"
+        case events.Reconnected(server):
+            return f"reconnected to {server}"
+        case events.ReconnectFailed(server, error):
+            return f"reconnecting to {server} failed: {error}"
+        case events.Closed(None):
+            return "closed"
+        case events.Closed(error):
+            return f"closed: {error}"
+        case events.LameDuck(server):
+            return f"{server} is about to shut down"
+        case events.ServersDiscovered(servers):
+            return f"discovered {', '.join(servers)}"
+        case events.SlowConsumer(subscription, dropped):
+            return f"{subscription!r} is slow and has dropped {dropped} messages"
+        case events.ErrorEvent(error, None):
+            return str(error)
+        case events.ErrorEvent(error, subscription):
+            return f"{subscription!r}: {error}"
+        case _:
+            return repr(event)

@@ -1,0 +1,101 @@
+"""The thread that keeps a connection alive while the application is busy elsewhere.
+
+It sleeps as long as threads of the user take the helm by themselves. When the helm has
+lain free for a while it takes it, so that PINGs are answered and losses noticed, and leaves
+it to the first thread that wants it. It sends what publishers left in the outbox, makes
+new links, and ends the connection. An idle connection has its keeper in select, where
+it costs nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from .dispatch import logger
+
+if TYPE_CHECKING:
+    from .loop import Loop
+
+# A helm that lay free this long is taken: requests with short pauses stay with the caller.
+PATIENCE = 0.1
+LINGER = 0.002
+
+
+class Keeper:
+    """The keeper of one loop."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._bell = threading.Lock()
+        self._bell.acquire()
+        self._thread = threading.Thread(
+            target=self._run, name="jsclient-keeper", daemon=True
+        )
+
+    @property
+    def thread_id(self) -> int:
+        """The identity of the thread, 0 before it runs."""
+        return self._thread.ident or 0
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def ring(self) -> None:
+        """Wakes the keeper, or keeps it from its next sleep."""
+        if self._bell.locked():
+            try:
+                self._bell.release()
+            except RuntimeError:
+                # Another thread rang between the two steps.
+                return
+
+    def nap(self, seconds: float) -> bool:
+        """Sleeps until rung, at most that long; whether it was rung."""
+        return self._bell.acquire(timeout=min(max(seconds, 0.0), 3600.0))
+
+    def _run(self) -> None:
+        loop = self._loop
+        try:
+            while not loop.is_closing:
+                if loop.live is None or loop.live.error is not None:
+                    loop.recover()
+                else:
+                    self._watch()
+        except BaseException as error:  # the last resort: nothing may outlive its keeper
+            logger.exception("the keeper of a connection failed")
+            loop.close(error if isinstance(error, Exception) else None)
+        finally:
+            loop.finish()
+
+    def _watch(self) -> None:
+        """One look at a link that is well."""
+        loop = self._loop
+        loop.forget_orphans()
+        if loop.outbox.look_away():
+            self._send_tail()
+        shifts = loop.helm.shifts
+        if self.nap(PATIENCE):
+            return
+        if loop.helm.shifts == shifts and loop.helm.is_free:
+            loop.helm.keep()
+
+    def _send_tail(self) -> None:
+        """Sends what a burst of publishes left, once it had time to grow."""
+        loop = self._loop
+        while loop.outbox.look_away() and not loop.is_closing:
+            live = loop.live
+            if live is None or live.error is not None:
+                return
+            self.nap(LINGER)
+            loop.outbox.send()
+            if live.link.error is not None:
+                loop.fail(live, live.link.error)
+            elif loop.outbox and live.link.is_blocked:
+                # The socket is full: whoever is at the helm waits until it is not.
+                if loop.helm.is_free:
+                    loop.helm.keep()
+                else:
+                    loop.wake()
+                    self.nap(0.05)

@@ -1,0 +1,799 @@
+"""The loop of one connection: who reads the socket, what each read brings, how links end.
+
+There is no thread between the socket and the user. A thread that waits takes the helm
+and turns the loop in `_drive`: receive, parse, deliver, handle control lines, tick, select.
+Sending needs no helm: whoever publishes gives the link what it takes.
+
+Each link has one owner of its end: the keeper. Any thread may find that a link must end; it
+says so with `fail` and goes on waiting. The keeper closes the socket, salvages what was
+not sent and dials again. It runs no user code but credential callables, and no signal
+handler runs in it, so none of its steps is ever cut short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import selectors
+import socket
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from .. import errors, events
+from .._core import (
+    Awaited,
+    Gate,
+    Helm,
+    Inbox,
+    Link,
+    Outbox,
+    Parser,
+    Replies,
+    Route,
+    Routes,
+    sub_frame,
+    unsub_frame,
+)
+from .._engine.info import ServerInfo, parse_info
+from .._engine.options import Options
+from .._engine.refusals import classify
+from .._engine.servers import Pool, Server
+from .._engine.session import Session, Tick
+from .dial import Call, Fields, Interrupted, Patience, dial
+from .dispatch import Dispatch, Handler
+from .keeper import Keeper
+
+if TYPE_CHECKING:
+    from ..subscription import Subscription
+
+# How long the keeper lets unsent bytes gather before it sends them.
+LINGER = 0.002
+# How long `close` lets a slow link take the last bytes.
+LAST_WORDS = 0.5
+
+
+class Status(Enum):
+    """What a connection is doing."""
+
+    CONNECTING = "connecting"
+    CONNECTED = "connected"
+    RECONNECTING = "reconnecting"
+    DRAINING_SUBS = "draining subscriptions"
+    DRAINING_PUBS = "draining publishes"
+    CLOSED = "closed"
+
+
+@dataclass(slots=True, eq=False)
+class Live:
+    """The link of this moment and all that ends with it."""
+
+    sock: socket.socket
+    link: Link
+    parser: Parser
+    session: Session
+    server: Server
+    mask: int = selectors.EVENT_READ
+    error: Exception | None = None  # why it must end
+    leave_at: float = math.inf  # when to leave a server that shuts down
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A subscription as the server has to know it."""
+
+    subject: str
+    queue: str | None
+    route: Route
+    # None for the inbox of requests. Weak: a subscription that nobody holds is ended.
+    owner: weakref.ref[Subscription] | None = None
+    is_draining: bool = False
+
+    @property
+    def subscription(self) -> Subscription | None:
+        """The user's handle, if it still exists."""
+        return None if self.owner is None else self.owner()
+
+
+class Loop:
+    """Everything that a Connection and its keeper share."""
+
+    def __init__(
+        self,
+        options: Options,
+        pool: Pool,
+        fields: Fields,
+        on_event: Handler | None,
+    ) -> None:
+        self.options = options
+        self.pool = pool
+        self.dispatch = Dispatch(on_event)
+        self.outbox = Outbox(options.write_buffer, options.reconnect_buffer)
+        self.routes = Routes()
+        self.helm = Helm(self._drive, monotonic, self.outbox)
+        self.live: Live | None = None
+        self.info = ServerInfo()
+        self.status = Status.CONNECTING
+        self.last_error: Exception | None = None
+        self.reconnects = 0
+        self.linked = Gate()  # opens with the next link
+        self.finished = Gate()  # opens when nothing of the connection is left
+        self.entries: dict[int, Entry] = {}
+        self.replies: Replies | None = None
+        self._fields = fields
+        self._was_connected = False
+        self._is_closing = False
+        self._close_error: Exception | None = None
+        self._has_bad_headers = False
+        self._last_sid = 0
+        self._orphans: deque[int] = deque()
+        self._flush_at = math.inf
+        self._past = {"in": 0, "out": 0, "in_messages": 0, "in_bytes": 0}
+        self._selector = selectors.DefaultSelector()
+        self._bell, self._rope = socket.socketpair()
+        self._bell.setblocking(False)
+        self._rope.setblocking(False)
+        self._selector.register(self._bell, selectors.EVENT_READ)
+        self.keeper = Keeper(self)
+
+    # Waiting --------------------------------------------------------------------------
+
+    def wait(self, what: Awaited, deadline: float) -> bool:
+        """Waits until `what` is ready; False when the deadline passed.
+
+        Raises ConnectionClosedError when the connection ends before.
+        """
+        if self.helm.wait(what, deadline):
+            return True
+        if self.helm.is_closed:
+            raise self.closed_error()
+        return False
+
+    def wake(self) -> None:
+        """Makes the thread that sits in select look around."""
+        with contextlib.suppress(OSError):
+            self._rope.send(b"!")
+
+    def alert(self) -> None:
+        """Unsent bytes wait: the keeper sends them if nobody else does."""
+        self.keeper.ring()
+        if self.helm.is_held_by(self.keeper.thread_id):
+            self.wake()
+
+    def publish(
+        self,
+        subject: str,
+        data: Any,  # bytes or any contiguous buffer; the core checks it
+        *,
+        reply: str | None = None,
+        headers: Any = None,  # what encode_headers takes
+        timeout: float = 10.0,
+    ) -> None:
+        """Adds a message to the outbox; waits for room up to the timeout if it is full."""
+        asked = self.outbox.publish(subject, data, reply, headers)
+        if asked:
+            self.attend_publish(asked, subject, data, reply, headers, timeout)
+
+    def attend_publish(
+        self,
+        asked: int,
+        subject: str,
+        data: Any,
+        reply: str | None,
+        headers: Any,
+        timeout: float,
+    ) -> None:
+        """Does what the outbox asked of a publisher: alert the keeper, or wait for room."""
+        deadline = math.inf
+        while asked == 2:
+            if deadline == math.inf:
+                deadline = monotonic() + timeout
+            room = self.outbox.await_room()
+            self.wake()  # whoever is in select must learn that the socket is full
+            if not self.wait(room, deadline):
+                raise errors.TimeoutError(
+                    f"the outgoing buffer of {self.outbox.high_water} bytes stayed full "
+                    f"for {timeout} s; the message was not sent"
+                )
+            asked = self.outbox.publish(subject, data, reply, headers)
+        if asked == 1:
+            self.alert()
+
+    # Turning --------------------------------------------------------------------------
+
+    def _drive(self, what: Awaited | None, deadline: float) -> None:
+        """Turns the loop until `what` is ready, the deadline passed or the link is lost.
+
+        Without `what` the keeper is at the helm, until another thread wants it.
+        """
+        live = self.live
+        if live is None or live.error is not None:
+            return
+        try:
+            while True:
+                received = live.link.receive(live.parser)
+                if live.parser.needs_attention:
+                    self._attend(live)
+                if what is None:
+                    if self.helm.is_wanted:
+                        return
+                elif what.ready:
+                    return
+                if received == 0:
+                    raise errors.DisconnectedError("the server closed the connection")
+                if live.error is not None or self.live is not live or self._is_closing:
+                    return
+                now = monotonic()
+                if now >= live.session.deadline or now >= live.leave_at:
+                    self._tick(live, now)
+                if now >= deadline:
+                    return
+                if received < 0:
+                    self._rest(live, now, deadline, is_keeper=what is None)
+        except Exception as error:  # noqa: BLE001 - whatever it is ends this link
+            self.fail(live, error)
+
+    def _rest(
+        self, live: Live, now: float, deadline: float, *, is_keeper: bool
+    ) -> None:
+        """Nothing to read: sends what is due and sleeps until something happens."""
+        wake_at = min(deadline, live.session.deadline, live.leave_at)
+        if self.outbox:
+            if is_keeper and not live.link.is_blocked:
+                # Let a burst gather; its publisher sends what is worth a system call.
+                if self._flush_at == math.inf:
+                    self._flush_at = now + LINGER
+                if now >= self._flush_at:
+                    self._flush_at = math.inf
+                    self.outbox.send()
+                    self.outbox.look_away()
+                wake_at = min(wake_at, self._flush_at)
+            else:
+                self.outbox.send()
+        if live.link.error is not None:
+            raise live.link.error
+        mask = selectors.EVENT_READ
+        if self.outbox and live.link.is_blocked:
+            mask |= selectors.EVENT_WRITE
+        if mask != live.mask:
+            self._selector.modify(live.sock, mask)
+            live.mask = mask
+        timeout = None if wake_at == math.inf else max(0.0, wake_at - now)
+        for key, _ in self._selector.select(timeout):
+            if key.fileobj is self._bell:
+                with contextlib.suppress(BlockingIOError):
+                    self._bell.recv(4096)
+
+    def _tick(self, live: Live, now: float) -> None:
+        if now >= live.leave_at:
+            raise errors.DisconnectedError(f"{live.server.label} is shutting down")
+        match live.session.tick(now):
+            case Tick.PING:
+                self.outbox.ping()
+                self.outbox.send()
+            case Tick.STALE:
+                raise errors.StaleConnectionError(
+                    f"{live.server.label} did not answer "
+                    f"{self.options.max_pings_out} PINGs"
+                )
+
+    def _attend(self, live: Live) -> None:
+        """Handles what a read brought besides messages.
+
+        Each thing is put away only after it was handled: an exception from a signal
+        handler in between means that it is handled once more, which does no harm.
+        """
+        parser, outbox = live.parser, self.outbox
+        outbox.answer_pings(parser)
+        live.session.ponged(outbox.count_pongs(parser))
+        outbox.settle_pongs(parser)
+        while parser.control:
+            verb, text = parser.control[0]
+            if verb == "INFO":
+                self._informed(live, text)
+            else:
+                self._refused(live, text)
+            if parser.control:
+                del parser.control[0]
+        while parser.notices:
+            self._noticed(parser.notices[0])
+            if parser.notices:
+                del parser.notices[0]
+        if outbox:
+            outbox.send()
+
+    def _informed(self, live: Live, text: bytes) -> None:
+        try:
+            info = parse_info(text)
+        except ValueError as error:
+            self.tell(events.ErrorEvent(errors.ServerError(f"{live.server.label}: {error}")))
+            return
+        self.info = live.session.info = info
+        live.parser.max_payload = info.max_payload
+        self.outbox.set_max_payload(info.max_payload)
+        self._discover(info, is_news=True)
+        if info.ldm:
+            self.tell(events.LameDuck(live.server.label))
+            if self.options.reconnect_on_lame_duck:
+                # Not all clients of the server at once.
+                live.leave_at = monotonic() + random.uniform(0.0, 2.0)
+
+    def _discover(self, info: ServerInfo, *, is_news: bool) -> None:
+        """Takes over the announced servers; those of the first INFO are no news."""
+        ignored = self.pool.ignored_urls
+        fresh = self.pool.announced(info.connect_urls)
+        if fresh and is_news:
+            self.tell(events.ServersDiscovered(fresh))
+        if self.pool.ignored_urls > ignored == 0:
+            self.tell(
+                events.ErrorEvent(
+                    errors.ServerError("the server announced unusable connect_urls")
+                )
+            )
+
+    def _refused(self, live: Live, text: bytes) -> None:
+        """An -ERR: told to whom it belongs; one that closes the link says why it ends."""
+        refusal = classify(text, server=live.server.label)
+        error = refusal.error
+        self.last_error = error
+        if refusal.closes:
+            raise error
+        if isinstance(error, errors.PermissionsViolationError):
+            if refusal.scope == "subscription":
+                entry = self._entry_of(error)
+                if entry is not None:
+                    self._end(entry, error)
+                    self.tell(events.ErrorEvent(error, entry.subscription))
+                    return
+            elif self.replies is not None and self.replies.fail_subject(
+                error.subject, error
+            ):
+                return
+        self.tell(events.ErrorEvent(error))
+
+    def _entry_of(self, error: errors.PermissionsViolationError) -> Entry | None:
+        """The subscription that a permissions error is about."""
+        if error.sid is not None:
+            return self.entries.get(error.sid)
+        for entry in self.entries.values():
+            if (entry.subject, entry.queue) == (error.subject, error.queue):
+                return entry
+        return None
+
+    def _end(self, entry: Entry, error: Exception) -> None:
+        """The server does not have this subscription: its readers are told."""
+        for sid, known in list(self.entries.items()):
+            if known is entry:
+                self.forget(sid)
+        if isinstance(entry.route, Inbox):
+            entry.route.end(error)
+        elif self.replies is not None and entry.route is self.replies:
+            self.replies.fail_all(error)
+            self.replies = None
+
+    def _noticed(self, inbox: Inbox) -> None:
+        """An inbox began to drop messages, or came to its limit."""
+        for sid, entry in list(self.entries.items()):
+            if entry.route is inbox:
+                if inbox.report_drop() and entry.subscription is not None:
+                    self.tell(events.SlowConsumer(entry.subscription, inbox.dropped))
+                if inbox.is_ended:
+                    self.forget(sid)
+
+    # Subscriptions --------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        subject: str,
+        queue: str | None,
+        route: Route,
+        subscription: Subscription | None = None,
+    ) -> int:
+        """Registers a route, tells the server, and returns the sid."""
+        self._last_sid += 1
+        sid = self._last_sid
+        self.routes.add(sid, route)
+        owner = None if subscription is None else weakref.ref(subscription)
+        self.entries[sid] = Entry(subject, queue, route, owner)
+        self._control(sub_frame(subject, queue, sid))
+        return sid
+
+    def unsubscribe(self, sid: int, limit: int = 0) -> None:
+        """Ends the server's interest, at once or after `limit` messages in all."""
+        self._control(unsub_frame(sid, limit))
+        if not limit:
+            self.forget(sid)
+
+    def stop_interest(self, sid: int) -> None:
+        """Ends the server's interest; what is under way is still delivered."""
+        entry = self.entries.get(sid)
+        if entry is not None:
+            entry.is_draining = True
+            self._control(unsub_frame(sid))
+
+    def forget(self, sid: int) -> None:
+        """Messages of the sid are dropped from now on."""
+        self.routes.remove(sid)
+        self.entries.pop(sid, None)
+
+    def orphaned(self, sid: int) -> None:
+        """Nobody holds the subscription any more. Called by a finalizer: takes no lock."""
+        self._orphans.append(sid)
+        self.keeper.ring()
+
+    def forget_orphans(self) -> None:
+        """The keeper's part of `orphaned`."""
+        while self._orphans:
+            self.unsubscribe(self._orphans.popleft())
+
+    def _control(self, frame: bytes) -> None:
+        if self.outbox.control(frame):
+            self.outbox.send()
+            if self.outbox:
+                self.alert()
+
+    def fence(self) -> Gate:
+        """A Gate that opens when the server has handled all that was sent until now."""
+        live = self.live
+        number = self.outbox.ping()
+        if live is None or not number:
+            gate = Gate()
+            gate.open(errors.DisconnectedError("there is no link to the server"))
+            return gate
+        gate = live.session.fence(number)
+        if self.live is not live:
+            # The link ended meanwhile, perhaps before it could tell this fence.
+            gate.open(errors.DisconnectedError("the link was lost"))
+        self.outbox.send()
+        return gate
+
+    def request_inbox(self) -> Replies:
+        """The inbox of all requests, subscribed when first needed."""
+        if self.replies is None:
+            from .._engine.arguments import unique_name
+
+            prefix = f"{self.options.inbox_prefix}.{unique_name()}."
+            self.replies = Replies(prefix, self)
+            self.subscribe(prefix + "*", None, self.replies)
+        return self.replies
+
+    # Links ----------------------------------------------------------------------------
+
+    def tell(self, event: events.Event) -> None:
+        """Hands an event to the user and the log."""
+        self.dispatch.tell(event)
+
+    def note_bad_headers(self, error: errors.BadHeadersError) -> None:
+        """A message with malformed headers was looked at: told once per link."""
+        if not self._has_bad_headers:
+            self._has_bad_headers = True
+            self.tell(events.ErrorEvent(error))
+
+    def fail(self, live: Live, error: Exception) -> None:
+        """This link must end; the keeper does it."""
+        if live.error is None:
+            live.error = error
+        self.helm.stop()
+        self.wake()
+        self.keeper.ring()
+
+    def connect(self, timeout: float) -> None:
+        """The first link, made in the caller's thread: every server once, one deadline."""
+        deadline = monotonic() + timeout
+        failures: list[tuple[str, Exception]] = []
+        servers = self.pool.initial()
+        for place, server in enumerate(servers):
+            now = monotonic()
+            share = (deadline - now) / (len(servers) - place)
+            if share <= 0:
+                error: Exception = errors.TimeoutError(f"no time was left for {server.label}")
+                failures.append((server.label, error))
+                continue
+            try:
+                call = dial(server, self.options, self._fields, Patience(now + share))
+            except errors.Error as failure:
+                self.pool.failed(server, failure, monotonic())
+                failures.append((server.label, failure))
+            else:
+                self.install(call)
+                return
+        raise self._no_servers(failures, timeout)
+
+    def _no_servers(
+        self, failures: list[tuple[str, Exception]], timeout: float
+    ) -> Exception:
+        """The error of a failed connect: what the servers said, not that none is left."""
+        for _, error in failures:
+            if isinstance(error, errors.AuthenticationError | errors.TLSError):
+                return error
+        if len(failures) == 1:
+            error = failures[0][1]
+            if not isinstance(error, errors.TimeoutError) and not _is_refused(error):
+                return error
+        told = "; ".join(str(error) for _, error in failures)
+        summary = errors.NoServersError(
+            f"no server could be reached within {timeout:g} s: {told}. "
+            "Is nats-server running?",
+            tuple(failures),
+        )
+        if all(isinstance(error, errors.TimeoutError) for _, error in failures):
+            return errors.ConnectTimeoutError(str(summary), tuple(failures))
+        return summary
+
+    def install(self, call: Call) -> None:
+        """Takes a new link into service: subscriptions first, then what was kept."""
+        now = monotonic()
+        self.pool.connected(call.server, now)
+        session = Session(
+            call.info,
+            ping_interval=self.options.ping_interval,
+            max_pings_out=self.options.max_pings_out,
+            now=now,
+        )
+        call.parser.bind(self.routes)
+        live = Live(call.sock, call.link, call.parser, session, call.server)
+        self.info = call.info
+        self._has_bad_headers = False
+        self.outbox.set_max_payload(call.info.max_payload)
+        # From here on control frames are kept; a subscription made meanwhile is in them or
+        # in the replay or in both, and the server ignores the second SUB of a sid.
+        self.outbox.expect_link()
+        self._selector.register(call.sock, selectors.EVENT_READ)
+        self.live = live
+        if self.status in (Status.CONNECTING, Status.RECONNECTING):
+            self.status = Status.CONNECTED
+        refused = self.outbox.attach(call.link, self._replay())
+        self.helm.start()
+        self.linked.open()
+        self._discover(call.info, is_news=self._was_connected)
+        if refused:
+            self.tell(
+                events.ErrorEvent(
+                    errors.MaxPayloadError(
+                        f"{refused} buffered messages were larger than the "
+                        f"{call.info.max_payload} bytes that {call.server.label} accepts"
+                    )
+                )
+            )
+        if self._was_connected:
+            self.reconnects += 1
+            self.tell(events.Reconnected(call.server.label))
+        else:
+            self._was_connected = True
+            self.tell(events.Connected(call.server.label))
+        self.keeper.ring()
+
+    def _replay(self) -> bytes:
+        """SUB, and UNSUB with what is left of a limit, for every live subscription."""
+        frames: list[bytes] = []
+        for sid, entry in sorted(self.entries.items()):
+            if entry.is_draining:
+                continue
+            limit = 0
+            if isinstance(entry.route, Inbox) and entry.route.limit:
+                limit = entry.route.limit - entry.route.arrived
+                if limit <= 0:
+                    continue
+            frames.append(sub_frame(entry.subject, entry.queue, sid))
+            if limit:
+                frames.append(unsub_frame(sid, limit))
+        return b"".join(frames)
+
+    def end_link(self) -> None:
+        """The keeper's first step after a loss: nobody is at the helm, nothing leaks."""
+        live = self.live
+        if live is None:
+            return
+        self.helm.stop()
+        deadline = monotonic() + 1.0
+        while monotonic() < deadline:
+            self.wake()
+            if self.helm.leaving().sleep(deadline - monotonic()):
+                break
+        error = live.error
+        self.linked = Gate()
+        self.live = None
+        self.outbox.detach()
+        self._count_past(live)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(live.sock)
+        live.sock.close()
+        if error is not None:
+            self.last_error = error
+        gone = errors.DisconnectedError(f"the link to {live.server.label} was lost")
+        gone.__cause__ = error
+        live.session.ended(gone)
+        self._finish_draining()
+        if self.status == Status.CONNECTED:
+            self.status = Status.RECONNECTING
+        if isinstance(error, errors.ProtocolError):
+            self.tell(events.ErrorEvent(error))
+        self.tell(events.Disconnected(live.server.label, error))
+
+    def _count_past(self, live: Live) -> None:
+        self._past["in"] += live.link.bytes_in
+        self._past["out"] += live.link.bytes_out
+        self._past["in_messages"] += live.parser.messages
+        self._past["in_bytes"] += live.parser.payload_bytes
+
+    def _finish_draining(self) -> None:
+        """A draining subscription gets nothing more once its link is gone."""
+        for sid, entry in list(self.entries.items()):
+            if entry.is_draining:
+                self.forget(sid)
+                if isinstance(entry.route, Inbox):
+                    entry.route.end()
+
+    def recover(self) -> None:
+        """The keeper's work after a loss: dial until there is a link or no hope."""
+        self.end_link()
+        if not self.options.allow_reconnect and self._was_connected:
+            self.close(self.last_error)
+            return
+        self.pool.lost(monotonic())
+        while not self._is_closing:
+            attempt = self.pool.next_attempt(monotonic())
+            if attempt is None:
+                self.close(self.pool.abort_error or self._gave_up())
+                return
+            server, at = attempt
+            if at > monotonic():
+                self.keeper.nap(at - monotonic())
+                continue
+            patience = Patience(
+                monotonic() + self.options.connect_timeout,
+                bell=self._bell,
+                is_off=lambda: self._is_closing,
+            )
+            try:
+                call = dial(server, self.options, self._fields, patience)
+            except Interrupted:
+                return
+            except errors.Error as error:
+                self.last_error = error
+                self.pool.failed(server, error, monotonic())
+                self.tell(events.ReconnectFailed(server.label, error))
+            else:
+                self.install(call)
+                return
+
+    def _gave_up(self) -> Exception:
+        error = errors.NoServersError(
+            f"gave up reconnecting after the last attempts failed: {self.last_error}"
+        )
+        error.__cause__ = self.last_error
+        return error
+
+    def reconnect(self) -> None:
+        """Leaves the link for the next server, or cuts the wait for one short."""
+        live = self.live
+        self.pool.hurry()
+        if live is not None:
+            self.fail(live, errors.DisconnectedError("the user asked for a new link"))
+        self.keeper.ring()
+
+    # The end --------------------------------------------------------------------------
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the connection was told to end."""
+        return self._is_closing
+
+    def closed_error(self) -> Exception:
+        """Why calls are refused now."""
+        if self.finished.is_open and isinstance(self._close_error, errors.ForkedError):
+            return errors.ForkedError(str(self._close_error))
+        error = errors.ConnectionClosedError(
+            "the connection is closed"
+            if self._close_error is None
+            else f"the connection is closed: {self._close_error}"
+        )
+        error.__cause__ = self._close_error
+        return error
+
+    def check_open(self) -> None:
+        """Raises unless the connection can still be used."""
+        if self._is_closing:
+            raise self.closed_error()
+
+    def close(self, error: Exception | None = None) -> None:
+        """Starts the end; the keeper finishes it and opens `finished`."""
+        if not self._is_closing:
+            self._close_error = error
+            if error is not None:
+                self.last_error = error
+            self._is_closing = True
+        self.helm.close()
+        self.outbox.refuse(self.closed_error)
+        self.wake()
+        self.keeper.ring()
+
+    def finish(self) -> None:
+        """The keeper's last work: every waiting thread is told, every resource released."""
+        self.helm.close()
+        self._send_last_words()
+        self.end_link()
+        self.outbox.abandon(self.closed_error)
+        for sid, entry in list(self.entries.items()):
+            self.forget(sid)
+            if isinstance(entry.route, Inbox):
+                entry.route.clear()
+                entry.route.end(self.closed_error())
+        self.linked.open(self.closed_error())
+        if self.replies is not None:
+            self.replies.fail_all(self.closed_error())
+        self._selector.close()
+        self._bell.close()
+        self._rope.close()
+        self.status = Status.CLOSED
+        self.tell(events.Closed(self._close_error))
+        self.finished.open()
+
+    def _send_last_words(self) -> None:
+        """What was published before close is sent, if the link takes it soon."""
+        live = self.live
+        if live is None or live.error is not None:
+            return
+        patience = Patience(monotonic() + LAST_WORDS)
+        with contextlib.suppress(errors.Error, OSError):
+            while self.outbox.send() and live.link.error is None:
+                patience.wait(live.sock, selectors.EVENT_WRITE, "sending the last bytes")
+
+    def discard(self) -> None:
+        """Releases a loop that never had a link or a keeper."""
+        self._is_closing = True
+        if self.live is not None:
+            self.live.sock.close()
+        self._selector.close()
+        self._bell.close()
+        self._rope.close()
+        self.finished.open()
+
+    def forked(self) -> None:
+        """This is a forked child: nothing here may touch what the parent uses."""
+        self._close_error = errors.ForkedError(
+            "the connection belongs to the parent process; connect again in this one"
+        )
+        self._is_closing = True
+        self.helm.close()
+        self.outbox.abandon(self.closed_error)
+        live, self.live = self.live, None
+        for entry in self.entries.values():
+            if isinstance(entry.route, Inbox):
+                entry.route.end(self._close_error)
+        self.entries.clear()
+        self.routes = Routes()
+        # Closing the child's descriptors leaves the parent's open files as they are. The
+        # selector is closed as a whole: unregistering would reach into the parent's.
+        if live is not None:
+            live.sock.close()
+        self._selector.close()
+        self._bell.close()
+        self._rope.close()
+        self.status = Status.CLOSED
+        self.dispatch = Dispatch(None)
+        self.finished.open()
+
+    def stats(self) -> dict[str, int]:
+        """Counts since the connection was made, over all its links."""
+        live = self.live
+        link = live.link if live is not None else None
+        parser = live.parser if live is not None else None
+        past = self._past
+        return {
+            "in_msgs": past["in_messages"] + (parser.messages if parser else 0),
+            "in_bytes": past["in_bytes"] + (parser.payload_bytes if parser else 0),
+            "out_msgs": self.outbox.messages,
+            "out_bytes": self.outbox.payload_bytes,
+            "total_bytes_in": past["in"] + (link.bytes_in if link else 0),
+            "total_bytes_out": past["out"] + (link.bytes_out if link else 0),
+            "reconnects": self.reconnects,
+        }
+
+
+def _is_refused(error: Exception) -> bool:
+    return isinstance(error.__cause__, ConnectionRefusedError)
