@@ -253,7 +253,7 @@ static void run_subscriber(struct connection *connection, long count, size_t siz
     struct message message;
     struct meter meter;
     char **held = NULL;
-    long arrived = 0, resident, peak;
+    long arrived = 0, resident;
     if (hold) {
         held = malloc((size_t)count * sizeof *held);
         if (held == NULL)
@@ -262,8 +262,7 @@ static void run_subscriber(struct connection *connection, long count, size_t siz
     }
     send_text(connection, "SUB " SUBJECT " 1\r\n");
     flush(connection);
-    resident = status_bytes("VmRSS");
-    peak = status_bytes("VmHWM");
+    resident = memory_start();
     say_ready();
     receive(connection);
     meter_start(&meter);
@@ -288,7 +287,7 @@ static void run_subscriber(struct connection *connection, long count, size_t siz
     }
     meter_stop(&meter);
     print_meter(&meter, count);
-    print_growth(resident, peak);
+    print_growth(resident);
 }
 
 static void run_publisher(struct connection *connection, long count, size_t size)

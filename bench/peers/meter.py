@@ -52,27 +52,33 @@ class Meter:
 class Memory:
     """How the resident memory grows from its creation on, where /proc tells."""
 
+    _start: int | None
+
     def __init__(self) -> None:
-        # Not ru_maxrss: a process starts with the peak of the one that started it.
-        self._start = _status_bytes()
+        # Not ru_maxrss: a process starts with the peak of the one that started it, and
+        # it cannot be made to start again, so it has what the imports needed as well.
+        try:
+            with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+                file.write("5")
+        except OSError:
+            self._start = None
+        else:
+            self._start = _status_bytes()["VmRSS"]
 
     def sample(self) -> dict[str, float]:
         """Growth of the resident memory and of its peak, in bytes; else empty."""
-        now = _status_bytes()
-        if not now or not self._start:
+        if self._start is None:
             return {}
+        now = _status_bytes()
         return {
-            "rss_growth": now["VmRSS"] - self._start["VmRSS"],
-            "peak_rss_growth": now["VmHWM"] - self._start["VmHWM"],
+            "rss_growth": now["VmRSS"] - self._start,
+            "peak_rss_growth": now["VmHWM"] - self._start,
         }
 
 
 def _status_bytes() -> dict[str, int]:
-    try:
-        with open("/proc/self/status", encoding="ascii") as file:
-            lines = [line.split() for line in file]
-    except FileNotFoundError:
-        return {}
+    with open("/proc/self/status", encoding="ascii") as file:
+        lines = [line.split() for line in file]
     return {
         words[0].rstrip(":"): int(words[1]) * 1024
         for words in lines

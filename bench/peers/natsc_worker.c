@@ -34,7 +34,7 @@ static void run_subscriber(natsConnection *nc, long count, int size, int hold)
     natsSubscription *sub = NULL;
     natsMsg **held = NULL;
     struct meter meter;
-    long resident, peak;
+    long resident;
     if (hold) {
         held = malloc((size_t)count * sizeof *held);
         if (held == NULL)
@@ -44,8 +44,7 @@ static void run_subscriber(natsConnection *nc, long count, int size, int hold)
     check(natsConnection_SubscribeSync(&sub, nc, SUBJECT), "subscribe");
     check(natsSubscription_SetPendingLimits(sub, -1, -1), "lift the limits");
     check(natsConnection_Flush(nc), "flush");
-    resident = status_bytes("VmRSS");
-    peak = status_bytes("VmHWM");
+    resident = memory_start();
     say_ready();
     for (long i = 0; i < count; i++) {
         natsMsg *msg = next_message(sub, size);
@@ -58,7 +57,7 @@ static void run_subscriber(natsConnection *nc, long count, int size, int hold)
     }
     meter_stop(&meter);
     print_meter(&meter, count);
-    print_growth(resident, peak);
+    print_growth(resident);
 }
 
 static void run_publisher(natsConnection *nc, long count, int size)
