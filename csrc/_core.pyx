@@ -1206,9 +1206,7 @@ cdef class Inbox(Route):
         if not self.is_ended:
             self.is_ended = True
             self.reason = reason
-        elif self.reason is None:
-            self.reason = reason
-        self.wake(INT64_MAX)
+            self.wake(INT64_MAX)
 
     def clear(self):
         """Drops what is held, and returns how many messages that were."""

@@ -707,10 +707,22 @@ class Loop:
             if error is not None:
                 self.last_error = error
             self._is_closing = True
-        self.helm.close()
         self.outbox.refuse(self.closed_error)
+        self._end_routes()
+        self.helm.close()
         self.wake()
         self.keeper.ring()
+
+    def _end_routes(self) -> None:
+        """Every reader and every waiting request is told that the connection is closed."""
+        for sid, entry in list(self.entries.items()):
+            self.forget(sid)
+            if isinstance(entry.route, Inbox):
+                entry.route.clear()
+                entry.route.end(self.closed_error())
+        if self.replies is not None:
+            self.replies.fail_all(self.closed_error())
+        self.linked.open(self.closed_error())
 
     def finish(self) -> None:
         """The keeper's last work: every waiting thread is told, every resource released."""
@@ -718,14 +730,7 @@ class Loop:
         self._send_last_words()
         self.end_link()
         self.outbox.abandon(self.closed_error)
-        for sid, entry in list(self.entries.items()):
-            self.forget(sid)
-            if isinstance(entry.route, Inbox):
-                entry.route.clear()
-                entry.route.end(self.closed_error())
-        self.linked.open(self.closed_error())
-        if self.replies is not None:
-            self.replies.fail_all(self.closed_error())
+        self._end_routes()
         self._selector.close()
         self._bell.close()
         self._rope.close()
