@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class ServerInfo:
+class ServerInfo(NamedTuple):
     """The INFO of the connected server; `raw` has every field as it came."""
 
     server_id: str = ""
@@ -27,14 +26,14 @@ class ServerInfo:
     jetstream: bool = False
     client_id: int = 0
     client_ip: str = ""
-    nonce: str = field(default="", repr=False)
+    nonce: str = ""
     cluster: str = ""
     domain: str = ""
     connect_urls: tuple[str, ...] = ()
     ldm: bool = False
     api_lvl: int = 0
     # JSON of any shape, by the server's grace.
-    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    raw: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def version_tuple(self) -> tuple[int, int, int]:
@@ -65,12 +64,18 @@ def parse_info(text: bytes) -> ServerInfo:
         value = raw[name]
         if type(value) is not kind:
             raise ValueError(f"INFO has a {type(value).__name__} as {name!r}")
+        if kind is int and not -_BOUND <= value < _BOUNDS.get(name, _BOUND):
+            raise ValueError(f"INFO has a number out of range as {name!r}")
         values[name] = value
     urls = raw.get("connect_urls")
     if isinstance(urls, list):
         values["connect_urls"] = tuple(urls)
     return ServerInfo(raw=raw, **values)
 
+
+# Numbers are 64 bits wide in the server; only the client's is unsigned there.
+_BOUND = 1 << 63
+_BOUNDS = {"client_id": 1 << 64}
 
 _KINDS: dict[str, type] = {
     "server_id": str,

@@ -13,9 +13,8 @@ import selectors
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import errors
 from .._core import Link, Parser, Routes, connect_frame
@@ -33,8 +32,7 @@ Addresses = list[tuple[int, Any]]
 Fields = Callable[[str | None, Server], dict[str, str]]
 
 
-@dataclass(slots=True)
-class Call:
+class Call(NamedTuple):
     """A link that was just made."""
 
     sock: socket.socket
@@ -298,7 +296,10 @@ def _control(
 ) -> Iterator[None]:
     """Yields after each read, until the caller has what it wants."""
     while True:
-        received = link.receive(parser)
+        try:
+            received = link.receive(parser)
+        except errors.ProtocolError as error:
+            raise errors.ProtocolError(f"{error} (while {doing})") from None
         if received == 0:
             raise errors.ConnectionError(f"the server closed the connection while {doing}")
         if received < 0:
@@ -324,7 +325,7 @@ def _first_info(
                 return parse_info(text)
             except ValueError as error:
                 raise errors.ProtocolError(f"{server.label}: {error}") from None
-        if parser.needs_attention:
+        if parser.needs_attention or parser.messages:
             raise errors.ProtocolError(f"{server.label} did not begin with INFO")
     raise AssertionError("unreachable")
 

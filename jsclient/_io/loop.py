@@ -19,7 +19,6 @@ import selectors
 import socket
 import weakref
 from collections import deque
-from dataclasses import dataclass
 from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -68,30 +67,49 @@ class Status(Enum):
     CLOSED = "closed"
 
 
-@dataclass(slots=True, eq=False)
 class Live:
     """The link of this moment and all that ends with it."""
 
-    sock: socket.socket
-    link: Link
-    parser: Parser
-    session: Session
-    server: Server
-    mask: int = selectors.EVENT_READ
-    error: Exception | None = None  # why it must end
-    leave_at: float = math.inf  # when to leave a server that shuts down
+    __slots__ = (
+        "error",
+        "leave_at",
+        "link",
+        "mask",
+        "parser",
+        "server",
+        "session",
+        "sock",
+    )
+
+    def __init__(self, call: Call, session: Session) -> None:
+        self.sock = call.sock
+        self.link: Link = call.link
+        self.parser: Parser = call.parser
+        self.session = session
+        self.server: Server = call.server
+        self.mask = selectors.EVENT_READ
+        self.error: Exception | None = None  # why it must end
+        self.leave_at = math.inf  # when to leave a server that shuts down
 
 
-@dataclass(slots=True, eq=False)
 class Entry:
     """A subscription as the server has to know it."""
 
-    subject: str
-    queue: str | None
-    route: Route
-    # None for the inbox of requests. Weak: a subscription that nobody holds is ended.
-    owner: weakref.ref[Subscription] | None = None
-    is_draining: bool = False
+    __slots__ = ("is_draining", "owner", "queue", "route", "subject")
+
+    def __init__(
+        self,
+        subject: str,
+        queue: str | None,
+        route: Route,
+        owner: weakref.ref[Subscription] | None,
+    ) -> None:
+        self.subject = subject
+        self.queue = queue
+        self.route = route
+        # None for the inbox of requests. Weak: a subscription that nobody holds is ended.
+        self.owner = owner
+        self.is_draining = False
 
     @property
     def subscription(self) -> Subscription | None:
@@ -535,10 +553,12 @@ class Loop:
             now=now,
         )
         call.parser.bind(self.routes)
-        live = Live(call.sock, call.link, call.parser, session, call.server)
+        live = Live(call, session)
         self.info = call.info
         self._has_bad_headers = False
         self.outbox.set_max_payload(call.info.max_payload)
+        # The PONG of the handshake answers none of the PINGs to come.
+        self.outbox.settle_pongs(call.parser)
         # From here on control frames are kept; a subscription made meanwhile is in them or
         # in the replay or in both, and the server ignores the second SUB of a sid.
         self.outbox.expect_link()
