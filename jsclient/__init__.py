@@ -1,10 +1,10 @@
 """jsclient: a blocking, thread-safe NATS and JetStream client with a compiled wire core.
 
-    import jsclient
+import jsclient
 
-    with jsclient.connect("nats://127.0.0.1:4222") as nc:
-        nc.publish("hello", b"world")
-        print(nc.request("service", b"ping", timeout=1.0).data)
+with jsclient.connect("nats://127.0.0.1:4222") as nc:
+    nc.publish("hello", b"world")
+    print(nc.request("service", b"ping", timeout=1.0).data)
 """
 
 from . import errors, events

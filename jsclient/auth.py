@@ -16,10 +16,8 @@ import logging
 import os
 import re
 import stat
-from base64 import urlsafe_b64encode
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NoReturn, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
 from ._engine import nkeys
 from .errors import AuthenticationError, CredentialsError, InvalidArgumentError
@@ -34,8 +32,7 @@ _READABLE_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
 _CONTENT = re.compile(r"\s*(-----|eyJ|S[A-Z][A-Z0-9]{40,}\s*$)|.*[\r\n]", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Source:
+class _Source(NamedTuple):
     """Where secret text comes from; each `read` gives a new buffer to be wiped."""
 
     kind: str  # for repr
@@ -401,6 +398,8 @@ def _sign(raw: bytearray, nonce: str | None) -> tuple[str, str]:
         raise AuthenticationError(
             "nkeys not supported by this server: its INFO has no nonce"
         )
+    from base64 import urlsafe_b64encode  # like the next one, only for who signs
+
     try:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     except ImportError as error:

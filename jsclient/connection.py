@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import atexit
 import os
-import random
 import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from . import errors, events
 from ._core import Gate, Headers, Inbox, Msg, check_filter, check_subject, check_token
@@ -47,8 +45,7 @@ DEFAULT_URL = "nats://127.0.0.1:4222"
 _open: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
+class Stats(NamedTuple):
     """Counts since the connection was made, over all its links.
 
     Messages and `in_bytes`/`out_bytes` (headers and payload) are counted as NATS clients
@@ -136,6 +133,8 @@ def connect(
         AuthorizationError, TLSError: a server refused us, or its certificate is bad.
         ValueError, TypeError: an argument is wrong; nothing was sent.
     """
+    import random  # only connecting needs it
+
     _refuse_green_threads()
     if servers is None:
         servers = os.environ.get("NATS_URL") or DEFAULT_URL
@@ -210,9 +209,7 @@ def _checked_tls(tls: ssl.SSLContext | bool) -> ssl.SSLContext | bool:
             f"tls must be True, False or an ssl.SSLContext, not {type(tls).__name__}"
         )
     if tls.verify_mode == ssl.CERT_NONE or not tls.check_hostname:
-        warnings.warn(
-            "this SSLContext does not verify who the server is", stacklevel=3
-        )
+        warnings.warn("this SSLContext does not verify who the server is", stacklevel=3)
     return tls
 
 
@@ -301,7 +298,9 @@ class Connection:
             if asked:
                 loop.attend_publish(asked, subject, data, reply.inbox, headers, limit)
             if not loop.wait(reply, deadline):
-                raise errors.TimeoutError(f"no answer on {subject!r} within {limit:g} s")
+                raise errors.TimeoutError(
+                    f"no answer on {subject!r} within {limit:g} s"
+                )
         finally:
             replies.drop(reply)
         msg = reply.msg
@@ -337,9 +336,7 @@ class Connection:
         if queue is not None:
             check_token(queue, "queue")
         if callback is not None and not callable(callback):
-            raise TypeError(
-                f"callback must be callable, not {type(callback).__name__}"
-            )
+            raise TypeError(f"callback must be callable, not {type(callback).__name__}")
         inbox = Inbox(
             loop,
             pending_limit(max_pending_messages, "max_pending_messages"),

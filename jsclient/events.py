@@ -1,4 +1,4 @@
-"""What a Connection tells its `on_event` callable: one frozen class per event.
+"""What a Connection tells its `on_event` callable: one named tuple per event.
 
 Events are delivered in order by a thread of their own, never while the loop is held.
 None of them holds a secret: addresses are printed without user information.
@@ -6,8 +6,7 @@ None of them holds a secret: addresses are printed without user information.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from .subscription import Subscription
@@ -26,73 +25,72 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What all events derive from."""
-
-
-@dataclass(frozen=True, slots=True)
-class Connected(Event):
+class Connected(NamedTuple):
     """The first link is up (also after `retry_initial`)."""
 
     server: str
 
 
-@dataclass(frozen=True, slots=True)
-class Disconnected(Event):
+class Disconnected(NamedTuple):
     """The link went down; `error` is why, None when the user closed it."""
 
     server: str
     error: Exception | None
 
 
-@dataclass(frozen=True, slots=True)
-class Reconnected(Event):
+class Reconnected(NamedTuple):
     """A new link is up; subscriptions were made again."""
 
     server: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReconnectFailed(Event):
+class ReconnectFailed(NamedTuple):
     """One attempt to reconnect failed; more will follow unless Closed comes next."""
 
     server: str
     error: Exception
 
 
-@dataclass(frozen=True, slots=True)
-class Closed(Event):
+class Closed(NamedTuple):
     """The connection ended for good; always the last event."""
 
     error: Exception | None
 
 
-@dataclass(frozen=True, slots=True)
-class LameDuck(Event):
+class LameDuck(NamedTuple):
     """The server is about to shut down."""
 
     server: str
 
 
-@dataclass(frozen=True, slots=True)
-class ServersDiscovered(Event):
+class ServersDiscovered(NamedTuple):
     """The cluster announced servers that were not known before."""
 
     servers: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SlowConsumer(Event):
+class SlowConsumer(NamedTuple):
     """A subscription began to drop messages; `dropped` counts all so far."""
 
     subscription: Subscription
     dropped: int
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorEvent(Event):
+class ErrorEvent(NamedTuple):
     """Something failed that no waiting call could be told about."""
 
     error: Exception
     subscription: Subscription | None = None
+
+
+Event = (
+    Connected
+    | Disconnected
+    | Reconnected
+    | ReconnectFailed
+    | Closed
+    | LameDuck
+    | ServersDiscovered
+    | SlowConsumer
+    | ErrorEvent
+)

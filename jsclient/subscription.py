@@ -160,7 +160,10 @@ class Subscription:
         self._refuse_draining()
         self._loop.stop_interest(self._sid)
         self._finish_drain(self._loop.fence(), deadline)
-        if self._callback is not None and threading.current_thread() is not self._thread:
+        if (
+            self._callback is not None
+            and threading.current_thread() is not self._thread
+        ):
             self._await(self._called_all, deadline)
 
     def _finish_drain(self, fence: Gate, deadline: float) -> None:

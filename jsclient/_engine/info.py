@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -51,6 +50,8 @@ def parse_info(text: bytes) -> ServerInfo:
 
     Unknown fields are only kept in `raw`; missing ones have their defaults.
     """
+    import json  # paid by the first link, not by the import of the package
+
     try:
         raw = json.loads(text)
     except (ValueError, RecursionError) as error:

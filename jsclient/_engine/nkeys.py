@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 from binascii import crc_hqx
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NoReturn
 
 from ..errors import CredentialsError, InvalidArgumentError
@@ -54,12 +53,14 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _Span = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Credentials:
     """A user's JWT and the text of its seed; without a seed the JWT is a bearer's."""
 
-    jwt: str
-    seed: bytearray | None
+    __slots__ = ("jwt", "seed")
+
+    def __init__(self, jwt: str, seed: bytearray | None) -> None:
+        self.jwt = jwt
+        self.seed = seed
 
     def __repr__(self) -> str:
         return f"<Credentials: JWT {'without' if self.seed is None else 'and'} seed>"

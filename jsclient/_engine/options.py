@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import ssl
@@ -11,8 +10,7 @@ if TYPE_CHECKING:
 MIB = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(NamedTuple):
     """What `connect` was asked for, but for the servers and who we are."""
 
     name: str | None

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..errors import (
     AuthenticationExpiredError,
@@ -33,8 +32,7 @@ MAX_TEXT = 512
 Scope = Literal["connection", "publish", "subscription", "none"]
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(NamedTuple):
     """One -ERR, understood.
 
     `closes` says whether the server closes the connection after it; None when it may
@@ -126,8 +124,7 @@ def _plain(error: Callable[[str], Error]) -> Callable[[str, str], Error]:
     return lambda message, text: error(message)
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(NamedTuple):
     prefix: str  # in lower case
     make: Callable[[str, str], Error]  # from the message and the server's text
     closes: bool | None

@@ -27,13 +27,10 @@ begins sooner than `wait` after the previous one (outside the first pass) ended.
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
-from urllib.parse import unquote
 
 from ..errors import (
     AuthenticationError,
@@ -61,25 +58,33 @@ class Rng(Protocol):
     def uniform(self, a: float, b: float, /) -> float: ...
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Server:
     """One entry of the pool. Its repr shows the address and never who we are."""
 
-    host: str
-    port: int = DEFAULT_PORT
-    tls: bool = False  # TLS is demanded, whatever the server offers
-    user: str | None = None
-    password: str | None = None
-    token: str | None = None
-    is_implicit: bool = False  # announced by a server, not listed by the user
-    attempts: int = 0  # failed ones of this outage
-    did_connect: bool = False
-    last_auth_error: AuthenticationError | None = None
-    tls_name: str = ""  # the name that its certificate must have; by default the host
-    tried_at: float = -math.inf
-
-    def __post_init__(self) -> None:
-        self.tls_name = self.tls_name or self.host
+    def __init__(
+        self,
+        host: str,
+        port: int = DEFAULT_PORT,
+        *,
+        tls: bool = False,
+        user: str | None = None,
+        password: str | None = None,
+        token: str | None = None,
+        is_implicit: bool = False,
+        tls_name: str = "",
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.tls = tls  # TLS is demanded, whatever the server offers
+        self.user = user
+        self.password = password
+        self.token = token
+        self.is_implicit = is_implicit  # announced by a server, not listed by the user
+        self.tls_name = tls_name or host  # the name that its certificate must have
+        self.attempts = 0  # failed ones of this outage
+        self.did_connect = False
+        self.last_auth_error: AuthenticationError | None = None
+        self.tried_at = -math.inf
 
     @property
     def address(self) -> str:
@@ -163,7 +168,7 @@ class Pool:
         self.abort_error: AuthenticationError | None = None
         self.ignored_urls = 0  # announced entries that could not be used
 
-        self._rng = rng
+        self.rng = rng
         self._randomize = randomize
         self._wait = wait
         self._jitter = jitter
@@ -302,7 +307,7 @@ class Pool:
         """Shuffle all but `fixed`, which keeps its place."""
         place = self.servers.index(fixed)
         others = self.servers[:place] + self.servers[place + 1 :]
-        self._rng.shuffle(others)
+        self.rng.shuffle(others)
         self.servers = [*others[:place], fixed, *others[place:]]
 
     def _judge(self, server: Server, error: Exception) -> None:
@@ -331,7 +336,7 @@ class Pool:
         return server.attempts >= self._budget
 
     def _drawn_jitter(self) -> float:
-        return self._rng.uniform(0.0, self._jitter)
+        return self.rng.uniform(0.0, self._jitter)
 
 
 def _announced_endpoint(entry: object) -> tuple[str, int] | None:
@@ -417,6 +422,10 @@ def _split_authority(text: str) -> tuple[str, str]:
 
 
 def _decoded(text: str) -> str:
+    if "%" not in text:
+        return text
+    from urllib.parse import unquote  # rarely needed, so not imported with the package
+
     decoded = unquote(text, errors="replace")
     if "\ufffd" in decoded:
         raise ValueError("the user information is not UTF-8")
@@ -451,6 +460,8 @@ def _endpoint(text: str) -> tuple[str, int]:
 
 def _canonical_ip(host: str) -> str | None:
     """The usual spelling of an IP address, None for anything else."""
+    import ipaddress  # paid by connecting, not by importing the package
+
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:

@@ -8,7 +8,6 @@ CONNECT is written before it stands.
 from __future__ import annotations
 
 import contextlib
-import json
 import selectors
 import socket
 import threading
@@ -105,9 +104,7 @@ def dial(server: Server, options: Options, fields: Fields, patience: Patience) -
         raise errors.ConnectionError(f"{server.label}: {error}") from error
 
 
-def _dial(
-    server: Server, options: Options, fields: Fields, patience: Patience
-) -> Call:
+def _dial(server: Server, options: Options, fields: Fields, patience: Patience) -> Call:
     sock = _connect(server, patience)
     try:
         context = None
@@ -127,7 +124,9 @@ def _dial(
                 raise errors.ProtocolError(
                     f"{server.label} sent bytes between INFO and the TLS handshake"
                 )
-            sock = _secure(sock, context or _context(options), server, options, patience)
+            sock = _secure(
+                sock, context or _context(options), server, options, patience
+            )
             link, parser = _link(sock), Parser(Routes())
             is_secure = True
         parser.max_payload = info.max_payload
@@ -208,9 +207,7 @@ def _connect_to(
         with contextlib.suppress(BlockingIOError):
             sock.connect(address)
             return sock
-        patience.wait(
-            sock, selectors.EVENT_WRITE, f"connecting to {server.label}"
-        )
+        patience.wait(sock, selectors.EVENT_WRITE, f"connecting to {server.label}")
         code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, _reason(code))
@@ -260,13 +257,9 @@ def _secure(
                 secure.do_handshake()
                 return secure
             except ssl.SSLWantReadError:
-                patience.wait(
-                    secure, selectors.EVENT_READ, f"securing {server.label}"
-                )
+                patience.wait(secure, selectors.EVENT_READ, f"securing {server.label}")
             except ssl.SSLWantWriteError:
-                patience.wait(
-                    secure, selectors.EVENT_WRITE, f"securing {server.label}"
-                )
+                patience.wait(secure, selectors.EVENT_WRITE, f"securing {server.label}")
     except (ssl.SSLError, ssl.CertificateError, ConnectionError) as error:
         secure.close()
         if isinstance(error, errors.Error):
@@ -301,7 +294,9 @@ def _control(
         except errors.ProtocolError as error:
             raise errors.ProtocolError(f"{error} (while {doing})") from None
         if received == 0:
-            raise errors.ConnectionError(f"the server closed the connection while {doing}")
+            raise errors.ConnectionError(
+                f"the server closed the connection while {doing}"
+            )
         if received < 0:
             patience.wait(sock, selectors.EVENT_READ, doing)
             continue
@@ -352,6 +347,8 @@ def _introduction(
     if options.name is not None:
         connect["name"] = options.name
     connect.update(fields(info.nonce or None, server))
+    import json  # the first INFO has paid for it
+
     return json.dumps(connect, separators=(",", ":")).encode()
 
 

@@ -63,7 +63,9 @@ class Keeper:
                     loop.recover()
                 else:
                     self._watch()
-        except BaseException as error:  # the last resort: nothing may outlive its keeper
+        except (
+            BaseException
+        ) as error:  # the last resort: nothing may outlive its keeper
             logger.exception("the keeper of a connection failed")
             loop.close(error if isinstance(error, Exception) else None)
         finally:

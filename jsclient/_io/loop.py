@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import random
 import selectors
 import socket
 import weakref
@@ -328,7 +327,9 @@ class Loop:
         try:
             info = parse_info(text)
         except ValueError as error:
-            self.tell(events.ErrorEvent(errors.ServerError(f"{live.server.label}: {error}")))
+            self.tell(
+                events.ErrorEvent(errors.ServerError(f"{live.server.label}: {error}"))
+            )
             return
         self.info = live.session.info = info
         live.parser.max_payload = info.max_payload
@@ -338,7 +339,7 @@ class Loop:
             self.tell(events.LameDuck(live.server.label))
             if self.options.reconnect_on_lame_duck:
                 # Not all clients of the server at once.
-                live.leave_at = monotonic() + random.uniform(0.0, 2.0)
+                live.leave_at = monotonic() + 2.0 * self.pool.rng.uniform(0.0, 1.0)
 
     def _discover(self, info: ServerInfo, *, is_news: bool) -> None:
         """Takes over the announced servers; those of the first INFO are no news."""
@@ -508,7 +509,9 @@ class Loop:
             now = monotonic()
             share = (deadline - now) / (len(servers) - place)
             if share <= 0:
-                error: Exception = errors.TimeoutError(f"no time was left for {server.label}")
+                error: Exception = errors.TimeoutError(
+                    f"no time was left for {server.label}"
+                )
                 failures.append((server.label, error))
                 continue
             try:
@@ -766,7 +769,9 @@ class Loop:
         patience = Patience(monotonic() + LAST_WORDS)
         with contextlib.suppress(errors.Error, OSError):
             while self.outbox.send() and live.link.error is None:
-                patience.wait(live.sock, selectors.EVENT_WRITE, "sending the last bytes")
+                patience.wait(
+                    live.sock, selectors.EVENT_WRITE, "sending the last bytes"
+                )
 
     def discard(self) -> None:
         """Releases a loop that never had a link or a keeper."""
