@@ -987,13 +987,17 @@ cdef class Helm:
         return 0
 
     cdef int pass_on(self) except -1:
-        """Wakes one sleeper to take the helm, if it is free."""
+        """Wakes one sleeper to take the helm, if it is free.
+
+        One that was woken and has not run yet is enough: it takes the helm or passes it on.
+        """
         cdef Waiter waiter
-        if self.owner == 0 and self.is_steerable:
+        if self.owner == 0 and self.is_steerable and self.sleepers:
             for waiter in self.sleepers:
-                if not waiter.is_woken:
-                    waiter.wake()
-                    break
+                if waiter.is_woken:
+                    return 0
+            waiter = <Waiter>self.sleepers[0]
+            waiter.wake()
         return 0
 
 
@@ -1154,6 +1158,7 @@ cdef class Inbox(Route):
         """Ends after that many messages in all; what is held beyond them is dropped."""
         cdef Msg surplus
         self.limit = limit
+        self.latest = None
         while self.count and self.taken + self.dropped + <uint64_t>self.count > limit:
             self.count -= 1
             surplus = <Msg>self.ring[(self.first + self.count) & (self.capacity - 1)]
