@@ -103,10 +103,12 @@ CELLS = (
     ),
     Cell(
         "pub",
-        "core publish and a flush at the end",
+        # The reply proves that the server has everything, however a client flushes.
+        "core publish, and one request at the end",
         (CPU, RATE),
         messages=1_000_000,
         quick=200_000,
+        beside=Beside.ECHO,
     ),
     Cell(
         "memory",

@@ -3,7 +3,8 @@
  *     floor URL sub      N SIZE             count N messages of SIZE bytes
  *     floor URL memory   N SIZE             the same; the peak of the resident memory matters
  *     floor URL held     N SIZE             the same, and keep a copy of each message
- *     floor URL pub      N SIZE             publish N messages, gathered into large writes
+ *     floor URL pub      N SIZE             publish N messages in large writes, then a request
+ *     floor URL load     N SIZE             the same with a PING instead of the request
  *     floor URL request  N SIZE             N requests, one after another
  *     floor URL threads  N SIZE             N requests, a hundred at a time
  *     floor URL echo     0 0                answer requests until the process is ended
@@ -290,11 +291,25 @@ static void run_subscriber(struct connection *connection, long count, size_t siz
     print_growth(resident);
 }
 
-static void run_publisher(struct connection *connection, long count, size_t size)
+static void wait_for_message(struct connection *connection)
 {
-    char payload[MAX_FRAME], line[64];
+    struct message message;
+    while (!next_message(connection, &message))
+        receive(connection);
+}
+
+/* pub, load: the clock stops when the server has handled everything. */
+static void run_publisher(struct connection *connection, long count, size_t size, int is_load)
+{
+    char payload[MAX_FRAME], line[64], request[128];
     struct meter meter;
-    size_t line_size;
+    size_t line_size, request_size;
+    long id = (long)getpid();
+    request_size = (size_t)snprintf(request, sizeof request, "SUB _INBOX.floor%ld 1\r\n", id);
+    if (!is_load)
+        gather(connection, request, request_size);
+    request_size = (size_t)snprintf(request, sizeof request,
+                                    "PUB " SERVICE " _INBOX.floor%ld 0\r\n\r\n", id);
     memset(payload, 'x', size);
     memcpy(payload + size, "\r\n", 2);
     meter_start(&meter);
@@ -305,8 +320,13 @@ static void run_publisher(struct connection *connection, long count, size_t size
         if (connection->gathered >= WRITE_AT)
             send_gathered(connection);
     }
+    if (!is_load)
+        gather(connection, request, request_size);
     send_gathered(connection);
-    flush(connection);
+    if (is_load)
+        flush(connection);
+    else
+        wait_for_message(connection);
     meter_stop(&meter);
     print_meter(&meter, count);
     puts("}");
@@ -480,7 +500,9 @@ int main(int argc, char **argv)
     else if (strcmp(work, "held") == 0)
         run_subscriber(&connection, count, size, 1);
     else if (strcmp(work, "pub") == 0)
-        run_publisher(&connection, count, size);
+        run_publisher(&connection, count, size, 0);
+    else if (strcmp(work, "load") == 0)
+        run_publisher(&connection, count, size, 1);
     else if (strcmp(work, "request") == 0)
         run_requests(&connection, count, size, 1);
     else if (strcmp(work, "threads") == 0)

@@ -72,7 +72,7 @@ def take_sample(
     client: Client, floor: Client, cell: Cell, url: str, messages: int, size: int
 ) -> Sample:
     """Runs one worker to its end. Raises WorkerError."""
-    load = [*floor.program, url, "pub", str(messages), str(size)]
+    load = [*floor.program, url, "load", str(messages), str(size)]
     echo = [*floor.program, url, "echo", "0", "0"]
     command = client.command(cell, url, messages, size)
     if cell.beside is Beside.ECHO:

@@ -66,10 +66,11 @@ def hold(job: Job) -> Sample:
 def publish(job: Job) -> Sample:
     with jsclient.connect(job.url) as nc:
         payload = b"x" * job.size
+        nc.request(SERVICE, payload, timeout=10.0)
         meter = Meter()
         for _ in range(job.messages):
             nc.publish(SUBJECT, payload)
-        nc.flush()
+        nc.request(SERVICE, payload, timeout=10.0)
         return meter.sample(job.messages)
 
 

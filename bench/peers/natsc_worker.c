@@ -28,6 +28,15 @@ static natsMsg *next_message(natsSubscription *sub, int size)
     return msg;
 }
 
+static void request(natsConnection *nc, int size)
+{
+    natsMsg *reply = NULL;
+    check(natsConnection_Request(&reply, nc, SERVICE, payload, size, PATIENCE_MS), "request");
+    if (natsMsg_GetDataLength(reply) != size)
+        die("a reply that nobody asked for");
+    natsMsg_Destroy(reply);
+}
+
 /* sub, memory, held: from the first message to the last, asked for one by one. */
 static void run_subscriber(natsConnection *nc, long count, int size, int hold)
 {
@@ -63,10 +72,11 @@ static void run_subscriber(natsConnection *nc, long count, int size, int hold)
 static void run_publisher(natsConnection *nc, long count, int size)
 {
     struct meter meter;
+    request(nc, size);
     meter_start(&meter);
     for (long i = 0; i < count; i++)
         check(natsConnection_Publish(nc, SUBJECT, payload, size), "publish");
-    check(natsConnection_Flush(nc), "flush");
+    request(nc, size);
     meter_stop(&meter);
     print_meter(&meter, count);
     puts("}");
@@ -80,15 +90,6 @@ struct caller {
     long count;
     int size;
 };
-
-static void request(natsConnection *nc, int size)
-{
-    natsMsg *reply = NULL;
-    check(natsConnection_Request(&reply, nc, SERVICE, payload, size, PATIENCE_MS), "request");
-    if (natsMsg_GetDataLength(reply) != size)
-        die("a reply that nobody asked for");
-    natsMsg_Destroy(reply);
-}
 
 static void *call(void *argument)
 {

@@ -80,10 +80,11 @@ async def hold(job: Job) -> Sample:
 async def publish(job: Job) -> Sample:
     nc = await connected(job)
     payload = b"x" * job.size
+    await nc.request(SERVICE, payload, timeout=10)
     meter = Meter()
     for _ in range(job.messages):
         await nc.publish(SUBJECT, payload)
-    await nc.flush()
+    await nc.request(SERVICE, payload, timeout=10)
     sample = meter.sample(job.messages)
     await nc.close()
     return sample
