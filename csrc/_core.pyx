@@ -787,16 +787,23 @@ cdef class Waiter:
         return 0
 
 
+cdef class Helm
+
+
 cdef class Awaited:
     """Something that threads wait for."""
 
     cdef list sleepers
+    cdef Helm helm                     # held by a thread that waits for this
 
     cdef bint is_ready(self) noexcept:
         return True
 
     cdef int wake(self, Py_ssize_t count) except -1:
         cdef Waiter waiter
+        if self.helm is not None:
+            # The thread at the helm does not sleep here but may sit in select.
+            self.helm.call_back()
         if self.sleepers is not None:
             for waiter in self.sleepers:
                 if count <= 0:
@@ -860,6 +867,7 @@ cdef class Helm:
 
     cdef object drive
     cdef object now
+    cdef object ring                   # makes the thread at the helm look around
     cdef Outbox outbox
     cdef list sleepers
     cdef Gate freed                    # opens when the thread at the helm leaves it
@@ -868,9 +876,10 @@ cdef class Helm:
     cdef readonly bint is_closed
     cdef readonly uint64_t shifts      # how often the helm was taken
 
-    def __init__(self, drive, now, Outbox outbox):
+    def __init__(self, drive, now, Outbox outbox, ring=None):
         self.drive = drive
         self.now = now
+        self.ring = ring
         self.outbox = outbox
         self.sleepers = []
 
@@ -944,14 +953,24 @@ cdef class Helm:
                 return False
         return what.is_ready()
 
+    cdef int call_back(self) except -1:
+        """Another thread made ready what the thread at the helm waits for."""
+        if self.ring is not None and self.owner != PyThread_get_thread_ident():
+            self.ring()
+        return 0
+
     cdef int hold(self, Awaited what, double deadline, unsigned long me) except -1:
         cdef unsigned long before = self.owner
         self.owner = me
         self.shifts += 1
+        if what is not None:
+            what.helm = self
         try:
             self.drive(what, deadline)
         finally:
             self.owner = before
+            if what is not None:
+                what.helm = None
             if before == 0 and self.freed is not None:
                 self.freed.open()
                 self.freed = None

@@ -1,7 +1,7 @@
 """The compiled parser, driven so that its results compare with the reference's.
 
-The compiled parser hands messages to inboxes and counts what needs no bytes, so the order
-between kinds of events is lost; `Summary` is what is left of a stream for both.
+The compiled parser hands messages to inboxes and counts what needs no bytes, so the
+order between kinds of events is lost; `Summary` is what is left of a stream for both.
 """
 
 from __future__ import annotations
@@ -104,7 +104,9 @@ def sids_of(events: Iterable[Event]) -> set[int]:
     return {event[2] for event in events if event[0] == "MSG"}
 
 
-def disagreement(expected: Outcome, chunks: list[bytes], max_payload: int) -> str | None:
+def disagreement(
+    expected: Outcome, chunks: list[bytes], max_payload: int
+) -> str | None:
     """How the compiled parser's answer differs from what is expected, or None."""
     sids = sids_of(expected.events)
     # One sid is left out, so that passing over messages is tried too.

@@ -16,16 +16,22 @@ import jsclient._core as core
 STUB = Path(__file__).parents[2] / "jsclient" / "_core.pyi"
 
 
-def test_stub_and_module_have_the_same_names_and_parameters() -> None:
+def test_stub_and_module_have_the_same_names_and_parameters(tmp_path: Path) -> None:
+    settings = tmp_path / "mypy.ini"
+    # The package's other modules are read for their types, not checked again.
+    settings.write_text("[mypy]\nfollow_imports = silent\n")
     said = io.StringIO()
-    arguments = stubtest.parse_options(["--concise", "jsclient._core"])
+    arguments = stubtest.parse_options(
+        ["--concise", "--mypy-config-file", str(settings), "jsclient._core"]
+    )
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         status = stubtest.test_stubs(arguments)
     assert status == 0, said.getvalue()
 
 
 def test_the_stub_says_more_of_every_value_than_that_it_is_an_object() -> None:
-    text = STUB.read_text()
+    # Anything may be compared with anything: that one method must take an object.
+    text = re.sub("__eq__.*", "", STUB.read_text())
     assert not re.search(r"(: |-> |\[|\| )(object|Any)\b", text)
 
 
