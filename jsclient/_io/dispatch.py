@@ -85,6 +85,8 @@ class Dispatch:
                 handler(event)
             except Exception:
                 logger.exception("on_event raised for %s", type(event).__name__)
+        if isinstance(event, events.Closed):
+            self.handler = None
 
 
 def _level(event: events.Event) -> int:

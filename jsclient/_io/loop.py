@@ -43,7 +43,7 @@ from .._engine.refusals import classify
 from .._engine.servers import Pool, Server
 from .._engine.session import Session, Tick
 from .dial import Call, Fields, Interrupted, Patience, dial
-from .dispatch import Dispatch, Handler
+from .dispatch import Dispatch, Handler, logger
 from .keeper import Keeper
 
 if TYPE_CHECKING:
@@ -495,7 +495,10 @@ class Loop:
     def fail(self, live: Live, error: Exception) -> None:
         """This link must end; the keeper does it."""
         if live.error is None:
-            live.error = error
+            if not isinstance(error, errors.Error | OSError):
+                logger.error("the loop of a connection failed", exc_info=error)
+            # It is kept, and told to others: whose frames it came through is dropped.
+            live.error = error.with_traceback(None)
         self.helm.stop()
         self.wake()
         self.keeper.ring()
@@ -758,6 +761,9 @@ class Loop:
         self._bell.close()
         self._rope.close()
         self.status = Status.CLOSED
+        # The collector does not see what messages refer to: a closed loop, to which they
+        # do, must itself lead to nothing of the user's.
+        del self._fields
         self.tell(events.Closed(self._close_error))
         self.finished.open()
 

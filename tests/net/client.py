@@ -69,7 +69,7 @@ def connected(
     # The options of jsclient.connect, which checks them.
     **options: Any,
 ) -> jsclient.Connection:
-    """A connection that reconnects almost at once and keeps the order of its servers."""
+    """A connection that reconnects almost at once, to its servers in their order."""
     quick: dict[str, Any] = {
         "reconnect_wait": 0.01,
         "reconnect_jitter": 0.0,
