@@ -42,6 +42,7 @@ from scan cimport (
     is_blank,
     is_verb,
     parse_uint,
+    parse_uint64,
     split_line,
     write_uint,
 )
@@ -516,6 +517,111 @@ def parse_metadata(reply: str) -> Metadata:
     found = read_metadata(span.at, span.size)
     del holder
     return found
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(64)
+cdef class PubAck:
+    """Where JetStream stored a message.
+
+    `value` is the counter's new value on counter streams; `batch` and `count` come with the
+    commit of a batch.
+    """
+
+    cdef readonly str stream
+    cdef readonly uint64_t seq
+    cdef readonly bint duplicate
+    cdef readonly str domain
+    cdef readonly object value
+    cdef readonly str batch
+    cdef readonly uint64_t count
+
+    def __init__(
+        self, stream, seq, *, duplicate=False, domain=None, value=None, batch=None, count=0
+    ):
+        self.stream = stream
+        self.seq = seq
+        self.duplicate = duplicate
+        self.domain = domain
+        self.value = value
+        self.batch = batch
+        self.count = count
+
+    def __repr__(self):
+        more = ", duplicate=True" if self.duplicate else ""
+        if self.domain is not None:
+            more += f", domain={self.domain!r}"
+        if self.value is not None:
+            more += f", value={self.value}"
+        if self.batch is not None:
+            more += f", batch={self.batch!r}, count={self.count}"
+        return f"PubAck(stream={self.stream!r}, seq={self.seq}{more})"
+
+    def __eq__(self, other):
+        if not isinstance(other, PubAck):
+            return NotImplemented
+        return self.__reduce__()[1] == other.__reduce__()[1]
+
+    __hash__ = None
+
+    def __reduce__(self):
+        return rebuild_pub_ack, (
+            self.stream,
+            self.seq,
+            self.duplicate,
+            self.domain,
+            self.value,
+            self.batch,
+            self.count,
+        )
+
+
+def rebuild_pub_ack(stream, seq, duplicate, domain, value, batch, count):
+    """Makes a PubAck of its parts; what unpickling calls."""
+    return PubAck(
+        stream, seq, duplicate=duplicate, domain=domain, value=value, batch=batch, count=count
+    )
+
+
+def parse_pub_ack(data: bytes) -> PubAck | None:
+    """The PubAck of the usual answer, `{"stream":"S","seq":N}`; None for any other JSON.
+
+    `duplicate` may follow. What is None here may still be a valid answer: it
+    takes a JSON parser to tell.
+    """
+    cdef const char *at = PyBytes_AS_STRING(data)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    cdef Py_ssize_t i, start, name_size
+    cdef uint64_t seq
+    cdef PubAck ack
+    if size < 20 or memcmp(at, b'{"stream":"', 11) != 0:
+        return None
+    i = 11
+    while i < size and at[i] != c'"':
+        # An escaped or non-ASCII name is for the JSON parser.
+        if at[i] == c'\\' or <uint8_t>at[i] < 32 or <uint8_t>at[i] >= 127:
+            return None
+        i += 1
+    name_size = i - 11
+    if name_size == 0 or size - i < 9 or memcmp(at + i, b'","seq":', 8) != 0:
+        return None
+    i += 8
+    while i < size and at[i] == c' ':
+        i += 1
+    start = i
+    while i < size and c'0' <= at[i] <= c'9':
+        i += 1
+    if not parse_uint64(at + start, i - start, &seq):
+        return None
+    ack = PubAck.__new__(PubAck)
+    if size - i == 19 and memcmp(at + i, b',"duplicate": true}', 19) == 0:
+        ack.duplicate = True
+    elif size - i != 1 or at[i] != c'}':
+        return None
+    ack.stream = recurring_text(at + 11, name_size)
+    ack.seq = seq
+    return ack
 
 
 # One message as the parser sees it: pointers into its buffer, or finished bytes objects.
@@ -1286,6 +1392,8 @@ cdef class Reply(Awaited):
     cdef bytes token
     cdef readonly Msg msg
     cdef readonly object error
+    cdef readonly bint is_begun        # bytes of a request that dies with its link were sent
+    cdef public object tag             # the caller's own
 
     cdef bint is_ready(self) noexcept:
         return self.msg is not None or self.error is not None
@@ -1317,13 +1425,17 @@ cdef class Replies(Route):
     cdef Py_ssize_t noise_at
     cdef readonly object owner
     cdef readonly uint64_t unclaimed   # answers that nobody waited for any more
+    cdef readonly bint gathers         # answers are noticed, for somebody who does not wait
+    cdef list answered
 
-    def __init__(self, prefix, owner=None):
+    def __init__(self, prefix, owner=None, bint gathers=False):
         self.prefix = prefix
         self.prefix_bytes = encode_text(prefix)
         self.owner = owner
         self.waiting = {}
         self.noise = b""
+        self.gathers = gathers
+        self.answered = []
 
     def __len__(self):
         return len(self.waiting)
@@ -1355,6 +1467,12 @@ cdef class Replies(Route):
     def drop(self, Reply reply not None):
         """Forgets a request that is over; a late answer to it is ignored."""
         self.waiting.pop(reply.token, None)
+
+    def take_answered(self):
+        """The replies answered since the last call, in order, of an inbox that gathers."""
+        cdef list answered = self.answered
+        self.answered = []
+        return answered
 
     def fail_all(self, error):
         """Ends every waiting request with the error."""
@@ -1394,6 +1512,10 @@ cdef class Replies(Route):
         msg = make_msg(frame, None)
         msg.owner = self.owner
         reply.msg = msg
+        if self.gathers:
+            if not self.answered:
+                parser.notices.append(self)
+            self.answered.append(reply)
         if reply.sleepers:
             parser.stir(reply)
         return 0
@@ -1872,6 +1994,7 @@ cdef struct Border:
     uint32_t size            # of the whole frame
     uint32_t payload         # what counts towards max_payload
     bint is_kept             # outlives the link, if none of its bytes were sent
+    PyObject *ticket         # the Reply that wants to know when it is sent, or NULL
 
 
 cdef enum OutboxState:
@@ -1931,8 +2054,15 @@ cdef class Outbox:
         self.reserve_border()
 
     def __dealloc__(self):
+        self.drop_tickets()
         PyMem_Free(self.buffer)
         PyMem_Free(self.borders)
+
+    cdef void drop_tickets(self) noexcept:
+        cdef Py_ssize_t i
+        for i in range(self.border_first, self.border_last):
+            Py_XDECREF(self.borders[i].ticket)
+            self.borders[i].ticket = NULL
 
     def __len__(self):
         return self.last - self.first
@@ -2004,9 +2134,15 @@ cdef class Outbox:
         self.border_last = held
         return 0
 
-    cdef void close_frame(self, Py_ssize_t size, Py_ssize_t payload, bint is_kept) noexcept:
+    cdef void close_frame(
+        self, Py_ssize_t size, Py_ssize_t payload, bint is_kept, Reply ticket
+    ) noexcept:
         """Counts the bytes that were written after `last` as one frame."""
         cdef Border *border = &self.borders[self.border_last]
+        border.ticket = NULL
+        if ticket is not None:
+            Py_INCREF(ticket)
+            border.ticket = <PyObject *>ticket
         border.size = <uint32_t>size
         border.payload = <uint32_t>payload
         border.is_kept = is_kept
@@ -2015,11 +2151,14 @@ cdef class Outbox:
 
     # Frames ---------------------------------------------------------------------------
 
-    def publish(self, subject, data, reply, headers, bint is_urgent=False):
+    def publish(
+        self, subject, data, reply, headers, bint is_urgent=False, Reply ticket=None
+    ):
         """Adds a PUB or HPUB frame and sends it if that is due; what is asked of the caller.
 
         ASK_NOTHING, ASK_ALERT, or ASK_ROOM, with which nothing was added. An urgent one is
-        due at once.
+        due at once. One with a ticket dies with its link, and needs one: the ticket's
+        `is_begun` tells whether any of its bytes were sent.
         """
         cdef bytes block = None
         cdef Py_buffer view
@@ -2028,7 +2167,13 @@ cdef class Outbox:
             block = encode_headers(headers)
         if PyBytes_Check(data):
             return self.add_publish(
-                subject, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), reply, block, is_urgent
+                subject,
+                PyBytes_AS_STRING(data),
+                PyBytes_GET_SIZE(data),
+                reply,
+                block,
+                is_urgent,
+                ticket,
             )
         if isinstance(data, str) or not PyObject_CheckBuffer(data):
             hint = "; encode it first" if isinstance(data, str) else ""
@@ -2041,7 +2186,7 @@ cdef class Outbox:
             raise TypeError("data must be a contiguous buffer") from None
         try:
             asked = self.add_publish(
-                subject, <const char *>view.buf, view.len, reply, block, is_urgent
+                subject, <const char *>view.buf, view.len, reply, block, is_urgent, ticket
             )
         finally:
             PyBuffer_Release(&view)
@@ -2055,6 +2200,7 @@ cdef class Outbox:
         object reply,
         bytes block,
         bint is_urgent,
+        Reply ticket,
     ) except -1:
         cdef Span to
         cdef Span answer
@@ -2085,6 +2231,8 @@ cdef class Outbox:
         if self.state == OUTBOX_REFUSING:
             raise self.refusal()
         if self.state == OUTBOX_DOWN:
+            if ticket is not None:
+                raise DisconnectedError("there is no link to the server")
             if self.keep_limit <= 0:
                 raise DisconnectedError("the link is down and there is no reconnect buffer")
             if held >= self.keep_limit:
@@ -2130,7 +2278,7 @@ cdef class Outbox:
         at[0] = c'\r'
         at[1] = c'\n'
         at += 2
-        self.close_frame(at - start, payload, True)
+        self.close_frame(at - start, payload, ticket is None, ticket)
         self.messages += 1
         self.payload_bytes += <uint64_t>payload
         if self.state != OUTBOX_UP:
@@ -2155,7 +2303,7 @@ cdef class Outbox:
         self.reserve(size)
         self.reserve_border()
         memcpy(self.buffer + self.last, data, <size_t>size)
-        self.close_frame(size, 0, False)
+        self.close_frame(size, 0, False, None)
         return True
 
     def control(self, frame: bytes) -> bool:
@@ -2205,6 +2353,8 @@ cdef class Outbox:
         self.first += sent
         sent += self.sent_of_first
         while self.border_first < self.border_last:
+            if sent > 0:
+                self.punch(&self.borders[self.border_first])
             if sent < <Py_ssize_t>self.borders[self.border_first].size:
                 break
             sent -= self.borders[self.border_first].size
@@ -2213,6 +2363,38 @@ cdef class Outbox:
         if self.first == self.last:
             self.first = self.last = 0
             self.border_first = self.border_last = 0
+
+    cdef void punch(self, Border *border) noexcept:
+        """The first bytes of this frame were sent: its ticket is told, once."""
+        if border.ticket != NULL:
+            (<Reply>border.ticket).is_begun = True
+            Py_DECREF(<object>border.ticket)
+            border.ticket = NULL
+
+    def withdraw(self, Reply ticket not None):
+        """Takes a frame back of which no byte was sent; False if there is none."""
+        cdef Py_ssize_t i, at = self.first - self.sent_of_first
+        cdef Py_ssize_t size
+        for i in range(self.border_first, self.border_last):
+            size = <Py_ssize_t>self.borders[i].size
+            if self.borders[i].ticket == <PyObject *>ticket:
+                if self.link is not None and self.link.tls_pending is not None:
+                    # TLS has seen these bytes and must be offered the same again.
+                    return False
+                memmove(
+                    self.buffer + at, self.buffer + at + size, <size_t>(self.last - at - size)
+                )
+                self.last -= size
+                memmove(
+                    self.borders + i,
+                    self.borders + i + 1,
+                    <size_t>(self.border_last - i - 1) * sizeof(Border),
+                )
+                self.border_last -= 1
+                Py_DECREF(ticket)
+                return True
+            at += size
+        return False
 
     def send(self):
         """Gives the link all that it takes without blocking; the bytes left."""
@@ -2278,6 +2460,7 @@ cdef class Outbox:
             self.borders[self.border_first].size = <uint32_t>size
             self.borders[self.border_first].payload = 0
             self.borders[self.border_first].is_kept = False
+            self.borders[self.border_first].ticket = NULL
             self.border_last += 1
             self.last += size
         self.link = link
@@ -2313,13 +2496,14 @@ cdef class Outbox:
             if i == self.border_first and self.sent_of_first:
                 at += size - self.sent_of_first
                 continue
-            if border.payload > self.max_payload:
-                refused += 1
-            elif border.is_kept or not only_kept:
+            if border.payload <= self.max_payload and (border.is_kept or not only_kept):
                 memmove(self.buffer + to, self.buffer + at, <size_t>size)
                 self.borders[kept] = border
                 kept += 1
                 to += size
+            else:
+                refused += border.payload > self.max_payload
+                Py_XDECREF(border.ticket)
             at += size
         self.first = 0
         self.last = to
@@ -2339,6 +2523,7 @@ cdef class Outbox:
         self.link = None
         self.epoch += 1
         self.takes_control = False
+        self.drop_tickets()
         self.first = self.last = self.border_first = self.border_last = 0
         self.sent_of_first = 0
 

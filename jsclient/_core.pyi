@@ -1,8 +1,19 @@
 """Types of the compiled core; its own docstrings say what each name does."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from datetime import datetime
-from typing import Literal, Protocol, SupportsIndex, TypeAlias, TypeVar, final, overload
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    SupportsIndex,
+    TypeAlias,
+    TypeVar,
+    final,
+    overload,
+)
 
 from typing_extensions import Buffer, disjoint_base
 
@@ -15,6 +26,9 @@ _HeadersLike: TypeAlias = (
 )
 _RebuiltHeaders: TypeAlias = tuple[list[tuple[str, str]], int | None, str | None]
 _RebuiltMsg: TypeAlias = tuple[bytes, bytes, bytes, bytes]
+_RebuiltPubAck: TypeAlias = tuple[
+    str, int, bool, str | None, int | None, str | None, int
+]
 
 class _Owner(Protocol):
     """What messages need of the connection that they came by."""
@@ -139,6 +153,48 @@ def rebuild_msg(subject: bytes, reply: bytes, header: bytes, data: bytes) -> Msg
 @final
 class Waiter: ...
 
+@final
+class PubAck:
+    def __init__(
+        self,
+        stream: str,
+        seq: int,
+        *,
+        duplicate: bool = False,
+        domain: str | None = None,
+        value: int | None = None,
+        batch: str | None = None,
+        count: int = 0,
+    ) -> None: ...
+    @property
+    def stream(self) -> str: ...
+    @property
+    def seq(self) -> int: ...
+    @property
+    def duplicate(self) -> bool: ...
+    @property
+    def domain(self) -> str | None: ...
+    @property
+    def value(self) -> int | None: ...
+    @property
+    def batch(self) -> str | None: ...
+    @property
+    def count(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]  # as mutable values have it
+    def __reduce__(self) -> tuple[Callable[..., PubAck], _RebuiltPubAck]: ...
+
+def rebuild_pub_ack(
+    stream: str,
+    seq: int,
+    duplicate: bool,
+    domain: str | None,
+    value: int | None,
+    batch: str | None,
+    count: int,
+) -> PubAck: ...
+def parse_pub_ack(data: bytes) -> PubAck | None: ...
+
 @disjoint_base
 class Awaited:
     @property
@@ -241,11 +297,19 @@ class Reply(Awaited):
     def msg(self) -> Msg | None: ...
     @property
     def error(self) -> BaseException | None: ...
+    @property
+    def is_begun(self) -> bool: ...
+    tag: Future[PubAck] | None
     def fail(self, error: BaseException) -> None: ...
 
 @final
 class Replies(Route):
-    def __init__(self, prefix: str, owner: _Owner | None = None) -> None: ...
+    def __init__(
+        self, prefix: str, owner: _Owner | None = None, gathers: bool = False
+    ) -> None: ...
+    @property
+    def gathers(self) -> bool: ...
+    def take_answered(self) -> list[Reply]: ...
     @property
     def prefix(self) -> str: ...
     @property
@@ -323,7 +387,9 @@ class Outbox:
         reply: str | None,
         headers: _HeadersLike | None,
         is_urgent: bool = False,
+        ticket: Reply | None = None,
     ) -> Literal[0, 1, 2]: ...
+    def withdraw(self, ticket: Reply) -> bool: ...
     def control(self, frame: bytes) -> bool: ...
     def ping(self) -> int: ...
     def count_pongs(self, parser: Parser) -> int: ...

@@ -1,0 +1,102 @@
+"""One request and its answer that die with their link.
+
+JetStream's requests and publishes must not sit in a reconnect buffer and appear later: they
+are sent on a link that is up, and when it is lost, or time runs out, the caller learns
+whether any byte of the request was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from time import monotonic
+
+from .. import errors
+from .._core import Msg, Reply
+from .loop import Loop
+
+HeadersLike = Mapping[str, str | Sequence[str]] | Iterable[tuple[str, str]]
+
+
+class UnsentError(errors.Error):
+    """No byte of the request was sent, and none will be."""
+
+
+class UnansweredError(errors.Error):
+    """The request was sent, at least in part, and no answer came.
+
+    `is_lost` tells a lost link from time that ran out.
+    """
+
+    def __init__(self, message: str, *, is_lost: bool) -> None:
+        super().__init__(message)
+        self.is_lost = is_lost
+
+
+def exchange(
+    loop: Loop,
+    subject: str,
+    data: bytes,
+    headers: HeadersLike | None,
+    deadline: float,
+) -> Msg:
+    """Sends a request on the next link that is up and returns the answer.
+
+    Raises UnsentError or UnansweredError, PermissionsViolationError when the server refuses
+    the subject, and whatever a wrong argument deserves.
+    """
+    loop.check_open()
+    replies = loop.request_inbox()
+    reply = replies.open(subject)
+    try:
+        send(loop, subject, data, headers, reply, deadline)
+        if not loop.wait(reply, deadline):
+            if loop.outbox.withdraw(reply):
+                raise UnsentError("the link did not take it in time")
+            raise UnansweredError("no answer came in time", is_lost=False)
+    finally:
+        replies.drop(reply)
+    msg = reply.msg
+    if msg is not None:
+        return msg
+    error = reply.error
+    assert error is not None
+    if isinstance(error, errors.DisconnectedError):
+        if reply.is_begun:
+            raise UnansweredError(str(error), is_lost=True) from error
+        raise UnsentError(str(error)) from error
+    raise error
+
+
+def send(
+    loop: Loop,
+    subject: str,
+    data: bytes,
+    headers: HeadersLike | None,
+    reply: Reply,
+    deadline: float,
+    *,
+    is_urgent: bool = True,
+) -> None:
+    """Gives a request to the link, waiting for one and for room up to the deadline."""
+    outbox = loop.outbox
+    while True:
+        linked = loop.linked
+        if not linked.is_open and not loop.wait(linked, deadline):
+            raise UnsentError("there was no link to the server in time")
+        loop.check_open()
+        try:
+            asked = outbox.publish(
+                subject, data, reply.inbox, headers, is_urgent, reply
+            )
+        except errors.DisconnectedError:
+            if monotonic() >= deadline:
+                raise UnsentError("there was no link to the server in time") from None
+            continue  # lost since it was looked at: wait for the next
+        if asked == 1:
+            loop.alert()
+        if asked != 2:
+            return
+        room = outbox.await_room()
+        loop.wake()
+        if not loop.wait(room, deadline):
+            raise UnsentError("the outgoing buffer stayed full")
