@@ -48,6 +48,7 @@ from scan cimport (
 )
 
 from collections.abc import Mapping
+from collections import deque
 from datetime import datetime, timedelta, timezone
 from os import urandom
 
@@ -1392,7 +1393,8 @@ cdef class Reply(Awaited):
     cdef bytes token
     cdef readonly Msg msg
     cdef readonly object error
-    cdef readonly bint is_begun        # bytes of a request that dies with its link were sent
+    cdef bint is_tied                  # the request dies with its link
+    cdef readonly bint is_begun        # bytes of a tied request were sent
     cdef public object tag             # the caller's own
 
     cdef bint is_ready(self) noexcept:
@@ -1426,7 +1428,7 @@ cdef class Replies(Route):
     cdef readonly object owner
     cdef readonly uint64_t unclaimed   # answers that nobody waited for any more
     cdef readonly bint gathers         # answers are noticed, for somebody who does not wait
-    cdef list answered
+    cdef readonly object answered      # a deque of the replies that were not dealt with yet
 
     def __init__(self, prefix, owner=None, bint gathers=False):
         self.prefix = prefix
@@ -1435,7 +1437,7 @@ cdef class Replies(Route):
         self.waiting = {}
         self.noise = b""
         self.gathers = gathers
-        self.answered = []
+        self.answered = deque()
 
     def __len__(self):
         return len(self.waiting)
@@ -1468,25 +1470,32 @@ cdef class Replies(Route):
         """Forgets a request that is over; a late answer to it is ignored."""
         self.waiting.pop(reply.token, None)
 
-    def take_answered(self):
-        """The replies answered since the last call, in order, of an inbox that gathers."""
-        cdef list answered = self.answered
-        self.answered = []
-        return answered
+    def fail_tied(self, error):
+        """Ends every waiting request that dies with its link."""
+        cdef Reply reply
+        for reply in list(self.waiting.values()):
+            if reply.is_tied:
+                self.fail_one(reply, error)
 
     def fail_all(self, error):
         """Ends every waiting request with the error."""
         cdef Reply reply
         for reply in list(self.waiting.values()):
-            reply.fail(error)
-        self.waiting.clear()
+            self.fail_one(reply, error)
+
+    cdef int fail_one(self, Reply reply, object error) except -1:
+        self.waiting.pop(reply.token, None)
+        reply.fail(error)
+        if self.gathers:
+            self.answered.append(reply)
+        return 0
 
     def fail_subject(self, subject, error):
         """Ends the oldest request to the subject with the error; False if there is none."""
         cdef Reply reply
         for reply in self.waiting.values():
             if reply.subject == subject and not reply.is_ready():
-                reply.fail(error)
+                self.fail_one(reply, error)
                 return True
         return False
 
@@ -2033,6 +2042,7 @@ cdef class Outbox:
     cdef object refusal                # makes the exception of OUTBOX_REFUSING
     cdef bint takes_control            # control frames are accepted
     cdef uint64_t epoch                # one per link
+    cdef bint is_pushing               # a thread gives bytes to the link
     cdef bint is_alerted               # somebody will look after the unsent bytes
     cdef int64_t sent_ns
     cdef object checked_subject
@@ -2279,6 +2289,8 @@ cdef class Outbox:
         at[1] = c'\n'
         at += 2
         self.close_frame(at - start, payload, ticket is None, ticket)
+        if ticket is not None:
+            ticket.is_tied = True
         self.messages += 1
         self.payload_bytes += <uint64_t>payload
         if self.state != OUTBOX_UP:
@@ -2338,15 +2350,22 @@ cdef class Outbox:
         """Gives the link all that it takes without blocking."""
         cdef Py_ssize_t sent
         cdef uint64_t epoch
-        while self.first < self.last and self.link is not None:
-            epoch = self.epoch
-            sent = self.link.write(self.buffer + self.first, self.last - self.first)
-            if epoch != self.epoch:
-                # While TLS was writing, another thread ended this link.
-                return 0
-            if sent <= 0:
-                return 0
-            self.pass_over(sent)
+        if self.is_pushing:
+            # Other threads run while TLS writes; the one that writes sends their frames too.
+            return 0
+        self.is_pushing = True
+        try:
+            while self.first < self.last and self.link is not None:
+                epoch = self.epoch
+                sent = self.link.write(self.buffer + self.first, self.last - self.first)
+                if epoch != self.epoch:
+                    # While TLS was writing, another thread ended this link.
+                    continue
+                if sent <= 0:
+                    break
+                self.pass_over(sent)
+        finally:
+            self.is_pushing = False
         return 0
 
     cdef void pass_over(self, Py_ssize_t sent) noexcept:
@@ -2475,6 +2494,8 @@ cdef class Outbox:
 
     def detach(self):
         """The link is lost: gives up begun frames and those that die with the link."""
+        if self.link is not None:
+            self.pass_over(min(self.link.doubtful, self.last - self.first))
         self.link = None
         self.epoch += 1
         self.takes_control = False
@@ -2563,6 +2584,9 @@ cdef class Link:
     cdef object tls                    # the ssl module's compiled object, or None
     cdef object tls_again              # (SSLWantReadError, SSLWantWriteError)
     cdef PyThread_type_lock tls_lock
+    cdef unsigned long tls_thread      # who has the lock
+    cdef bint is_interrupted           # inside TLS, which cannot be used any more
+    cdef Py_ssize_t doubtful           # bytes that TLS was given and has not answered for
     cdef bytes tls_pending             # what TLS was given and wants to be given again
     cdef readonly bint is_blocked      # the last write was not taken whole
     cdef readonly object error         # the OSError of a failed write, or None
@@ -2592,6 +2616,8 @@ cdef class Link:
         cdef int error = 0
         if parser.state == BROKEN:
             parser.fail("the stream is broken already", NULL, 0)
+        if self.is_interrupted:
+            raise self.error
         room = parser.room(&where)
         if self.tls is not None:
             got = self.read_tls(where, room)
@@ -2604,20 +2630,40 @@ cdef class Link:
             raise OSError(error, "reading failed")
         return got
 
-    cdef int lock_tls(self) noexcept:
+    cdef bint lock_tls(self) noexcept:
+        """False if this thread has it already: a signal handler runs inside TLS."""
+        cdef unsigned long me = PyThread_get_thread_ident()
+        if self.tls_thread == me:
+            return False
         with nogil:
             PyThread_acquire_lock(self.tls_lock, 1)
-        return 0
+        self.tls_thread = me
+        return True
+
+    cdef void unlock_tls(self) noexcept:
+        self.tls_thread = 0
+        PyThread_release_lock(self.tls_lock)
+
+    cdef void interrupted(self) noexcept:
+        """A signal handler raised inside TLS: nobody knows which bytes went through."""
+        self.is_interrupted = True
+        self.error = ConnectionAbortedError("a signal handler interrupted TLS")
 
     cdef Py_ssize_t read_tls(self, char *where, Py_ssize_t room) except -3:
         view = PyMemoryView_FromMemory(where, room, 0x200)    # PyBUF_WRITE
-        self.lock_tls()
+        if not self.lock_tls():
+            return JSC_AGAIN
         try:
             return self.tls.read(room, view)
         except self.tls_again:
             return JSC_AGAIN
+        except OSError:
+            raise
+        except BaseException:
+            self.interrupted()
+            raise
         finally:
-            PyThread_release_lock(self.tls_lock)
+            self.unlock_tls()
 
     cdef Py_ssize_t write(self, const char *at, Py_ssize_t size) except -3:
         """How many bytes the link took; 0 or less when it takes none now."""
@@ -2642,9 +2688,12 @@ cdef class Link:
         cdef bytes chunk = self.tls_pending
         if chunk is None:
             chunk = PyBytes_FromStringAndSize(at, min(size, WORTH_SENDING))
-        self.lock_tls()
+        if not self.lock_tls():
+            return JSC_AGAIN
+        self.doubtful = PyBytes_GET_SIZE(chunk)
         try:
             sent = self.tls.write(chunk)
+            self.doubtful = 0
             self.tls_pending = None
             return sent
         except self.tls_again:
@@ -2653,8 +2702,11 @@ cdef class Link:
         except OSError as error:
             self.error = error
             return JSC_ERROR
+        except BaseException:
+            self.interrupted()
+            raise
         finally:
-            PyThread_release_lock(self.tls_lock)
+            self.unlock_tls()
 
     def send(self, data: bytes):
         """Writes bytes outside any outbox, as the handshake does; how many were taken."""

@@ -18,9 +18,10 @@ import selectors
 import socket
 import weakref
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .. import errors, events
 from .._core import (
@@ -91,10 +92,19 @@ class Live:
         self.leave_at = math.inf  # when to leave a server that shuts down
 
 
+class Machine(Protocol):
+    """A state machine that the loop drives: `tick` has work to do at its `deadline`."""
+
+    deadline: float
+
+    def tick(self, now: float) -> None:
+        """The time is `now`."""
+
+
 class Entry:
     """A subscription as the server has to know it."""
 
-    __slots__ = ("is_draining", "owner", "queue", "route", "subject")
+    __slots__ = ("is_draining", "on_notice", "owner", "queue", "route", "subject")
 
     def __init__(
         self,
@@ -102,12 +112,14 @@ class Entry:
         queue: str | None,
         route: Route,
         owner: weakref.ref[Subscription] | None,
+        on_notice: Callable[[], None] | None,
     ) -> None:
         self.subject = subject
         self.queue = queue
         self.route = route
         # None for the inbox of requests. Weak: a subscription that nobody holds is ended.
         self.owner = owner
+        self.on_notice = on_notice  # called at the helm when the parser notices the route
         self.is_draining = False
 
     @property
@@ -131,7 +143,7 @@ class Loop:
         self.dispatch = Dispatch(on_event)
         self.outbox = Outbox(options.write_buffer, options.reconnect_buffer)
         self.routes = Routes()
-        self.helm = Helm(self._drive, monotonic, self.outbox)
+        self.helm = Helm(self._drive, monotonic, self.outbox, self.wake)
         self.live: Live | None = None
         self.info = ServerInfo()
         self.status = Status.CONNECTING
@@ -141,6 +153,7 @@ class Loop:
         self.finished = Gate()  # opens when nothing of the connection is left
         self.entries: dict[int, Entry] = {}
         self.replies: Replies | None = None
+        self.machines: list[Machine] = []
         self._fields = fields
         self._was_connected = False
         self._is_closing = False
@@ -245,7 +258,7 @@ class Loop:
                 if live.error is not None or self.live is not live or self._is_closing:
                     return
                 now = monotonic()
-                if now >= live.session.deadline or now >= live.leave_at:
+                if now >= self._next_tick(live):
                     self._tick(live, now)
                 if now >= deadline:
                     return
@@ -258,7 +271,7 @@ class Loop:
         self, live: Live, now: float, deadline: float, *, is_keeper: bool
     ) -> None:
         """Nothing to read: sends what is due and sleeps until something happens."""
-        wake_at = min(deadline, live.session.deadline, live.leave_at)
+        wake_at = min(deadline, self._next_tick(live))
         if self.outbox:
             if is_keeper and not live.link.is_blocked:
                 # Let a burst gather; its publisher sends what is worth a system call.
@@ -285,7 +298,17 @@ class Loop:
                 with contextlib.suppress(BlockingIOError):
                     self._bell.recv(4096)
 
+    def _next_tick(self, live: Live) -> float:
+        """When `_tick` has something to do."""
+        due = min(live.session.deadline, live.leave_at)
+        for machine in self.machines:
+            due = min(due, machine.deadline)
+        return due
+
     def _tick(self, live: Live, now: float) -> None:
+        for machine in self.machines:
+            if now >= machine.deadline:
+                machine.tick(now)
         if now >= live.leave_at:
             raise errors.DisconnectedError(f"{live.server.label} is shutting down")
         match live.session.tick(now):
@@ -368,11 +391,20 @@ class Loop:
                     self._end(entry, error)
                     self.tell(events.ErrorEvent(error, entry.subscription))
                     return
-            elif self.replies is not None and self.replies.fail_subject(
-                error.subject, error
-            ):
+            elif self._fail_request(error):
                 return
         self.tell(events.ErrorEvent(error))
+
+    def _fail_request(self, error: errors.PermissionsViolationError) -> bool:
+        """Whether a waiting request was refused by this."""
+        for entry in list(self.entries.values()):
+            if isinstance(entry.route, Replies) and entry.route.fail_subject(
+                error.subject, error
+            ):
+                if entry.on_notice is not None:
+                    entry.on_notice()
+                return True
+        return False
 
     def _entry_of(self, error: errors.PermissionsViolationError) -> Entry | None:
         """The subscription that a permissions error is about."""
@@ -390,17 +422,24 @@ class Loop:
                 self.forget(sid)
         if isinstance(entry.route, Inbox):
             entry.route.end(error)
-        elif self.replies is not None and entry.route is self.replies:
-            self.replies.fail_all(error)
-            self.replies = None
+        elif isinstance(entry.route, Replies):
+            entry.route.fail_all(error)
+            if entry.on_notice is not None:
+                entry.on_notice()
+            if entry.route is self.replies:
+                self.replies = None
 
-    def _noticed(self, inbox: Inbox) -> None:
-        """An inbox began to drop messages, or came to its limit."""
+    def _noticed(self, route: Route) -> None:
+        """An inbox began to drop messages or came to its limit, or answers were gathered."""
         for sid, entry in list(self.entries.items()):
-            if entry.route is inbox:
-                if inbox.report_drop() and entry.subscription is not None:
-                    self.tell(events.SlowConsumer(entry.subscription, inbox.dropped))
-                if inbox.is_ended:
+            if entry.route is not route:
+                continue
+            if entry.on_notice is not None:
+                entry.on_notice()
+            if isinstance(route, Inbox):
+                if route.report_drop() and entry.subscription is not None:
+                    self.tell(events.SlowConsumer(entry.subscription, route.dropped))
+                if route.is_ended:
                     self.forget(sid)
 
     # Subscriptions --------------------------------------------------------------------
@@ -411,13 +450,14 @@ class Loop:
         queue: str | None,
         route: Route,
         subscription: Subscription | None = None,
+        on_notice: Callable[[], None] | None = None,
     ) -> int:
         """Registers a route, tells the server, and returns the sid."""
         self._last_sid += 1
         sid = self._last_sid
         self.routes.add(sid, route)
         owner = None if subscription is None else weakref.ref(subscription)
-        self.entries[sid] = Entry(subject, queue, route, owner)
+        self.entries[sid] = Entry(subject, queue, route, owner, on_notice)
         self._control(sub_frame(subject, queue, sid))
         return sid
 
@@ -633,6 +673,11 @@ class Loop:
         gone = errors.DisconnectedError(f"the link to {live.server.label} was lost")
         gone.__cause__ = error
         live.session.ended(gone)
+        for entry in list(self.entries.values()):
+            if isinstance(entry.route, Replies):
+                entry.route.fail_tied(gone)
+                if entry.on_notice is not None:
+                    entry.on_notice()
         self._finish_draining()
         if self.status == Status.CONNECTED:
             self.status = Status.RECONNECTING
@@ -746,8 +791,10 @@ class Loop:
             if isinstance(entry.route, Inbox):
                 entry.route.clear()
                 entry.route.end(self.closed_error())
-        if self.replies is not None:
-            self.replies.fail_all(self.closed_error())
+            elif isinstance(entry.route, Replies):
+                entry.route.fail_all(self.closed_error())
+                if entry.on_notice is not None:
+                    entry.on_notice()
         self.linked.open(self.closed_error())
 
     def finish(self) -> None:
