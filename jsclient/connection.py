@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -400,7 +401,8 @@ class Connection:
         Subscriptions get nothing new, what they hold is read to its end (by callbacks and
         by threads that iterate), publishes are flushed, then the connection closes.
         Raises DrainTimeoutError, with the connection closed all the same, when messages
-        were left unread for so long.
+        were left unread for so long. Called from a callback it returns at once, since
+        that callback is among those it waits for; the event Closed tells the end.
         """
         deadline = monotonic() + seconds(timeout)
         loop = self._loop
@@ -413,6 +415,25 @@ class Connection:
                 "there was no link to drain; the connection is closed"
             )
         loop.status = Status.DRAINING_SUBS
+        if any(
+            subscription.is_calling_here
+            for entry in list(loop.entries.values())
+            if (subscription := entry.subscription) is not None
+        ):
+            threading.Thread(
+                target=self._finish_drain,
+                args=(deadline,),
+                name="jsclient-drain",
+                daemon=True,
+            ).start()
+            return
+        late = self._finish_drain(deadline)
+        if late is not None:
+            raise late
+
+    def _finish_drain(self, deadline: float) -> errors.DrainTimeoutError | None:
+        """Drains and closes; the error if messages were left unread."""
+        loop = self._loop
         late: errors.DrainTimeoutError | None = None
         try:
             if not self._drain_subscriptions(deadline):
@@ -428,8 +449,7 @@ class Connection:
             loop.wait(gate, monotonic() + 5.0)
         finally:
             self.close()
-        if late is not None:
-            raise late
+        return late
 
     def _drain_subscriptions(self, deadline: float) -> bool:
         """Whether everything that arrived was read before the deadline."""

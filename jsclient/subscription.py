@@ -160,10 +160,7 @@ class Subscription:
         self._refuse_draining()
         self._loop.stop_interest(self._sid)
         self._finish_drain(self._loop.fence(), deadline)
-        if (
-            self._callback is not None
-            and threading.current_thread() is not self._thread
-        ):
+        if self._callback is not None and not self.is_calling_here:
             self._await(self._called_all, deadline)
 
     def _finish_drain(self, fence: Gate, deadline: float) -> None:
@@ -203,6 +200,11 @@ class Subscription:
     def calls_back(self) -> bool:
         """Whether a callback gets the messages."""
         return self._callback is not None
+
+    @property
+    def is_calling_here(self) -> bool:
+        """Whether this thread is the one that runs the callback."""
+        return threading.current_thread() is self._thread
 
     @property
     def called_all(self) -> Gate:
