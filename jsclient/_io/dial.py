@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from time import monotonic
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 # (family, socket address) pairs, as getaddrinfo has them.
 Addresses = list[tuple[int, Any]]
+# How a link ends without a word of the server.
+_UNEXPLAINED = (errors.ConnectionError, ConnectionResetError, BrokenPipeError)
 Fields = Callable[[str | None, Server], dict[str, str]]
 
 
@@ -101,6 +104,10 @@ def dial(server: Server, options: Options, fields: Fields, patience: Patience) -
     except errors.Error:
         raise
     except OSError as error:
+        ssl = sys.modules.get("ssl")
+        if ssl is not None and isinstance(error, ssl.SSLError):
+            # TLS 1.3 tells us what it thinks of our certificate after its handshake.
+            raise errors.TLSError(f"TLS with {server.label} failed: {error}") from error
         raise errors.ConnectionError(f"{server.label}: {error}") from error
 
 
@@ -131,7 +138,15 @@ def _dial(server: Server, options: Options, fields: Fields, patience: Patience) 
             is_secure = True
         parser.max_payload = info.max_payload
         frame = connect_frame(_introduction(server, options, fields, info, is_secure))
-        _introduce(sock, link, parser, frame, server, patience)
+        try:
+            _introduce(sock, link, parser, frame, server, patience)
+        except OSError as error:
+            if is_secure and info.tls_verify and type(error) in _UNEXPLAINED:
+                raise errors.TLSError(
+                    f"{server.label} closed the connection after the TLS handshake: "
+                    "it may have refused our certificate"
+                ) from error
+            raise
         return Call(sock, link, parser, info, server, is_secure)
     except BaseException:
         sock.close()
