@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
-from jsclient._core import Inbox, Msg, Parser, Routes
+from jsclient._core import Headers, Inbox, Metadata, Msg, Parser, Routes
 from jsclient.errors import ProtocolError
-from tests.harness.reference import Event, Outcome
+from tests.harness.reference import Ack, Event, HeaderBlock, Outcome
 
 Parts: TypeAlias = tuple[bytes, bytes | None, bytes | None, bytes]
 
@@ -76,6 +76,25 @@ def parts(msg: Msg) -> Parts:
 
 def to_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
+
+
+def block_of(headers: Headers) -> HeaderBlock:
+    """Decoded headers as the reference writes them."""
+    return HeaderBlock(headers.status, headers.description, headers.multi_items())
+
+
+def ack_of(metadata: Metadata) -> Ack:
+    """Metadata as the reference writes them."""
+    return Ack(
+        metadata.stream,
+        metadata.consumer,
+        metadata.domain,
+        metadata.num_delivered,
+        metadata.stream_seq,
+        metadata.consumer_seq,
+        metadata.timestamp_ns,
+        metadata.num_pending,
+    )
 
 
 def summary_of(events: Iterable[Event], strangers: Iterable[int] = ()) -> Summary:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from jsclient._core import Headers, Msg, encode_headers, rebuild_msg
 from jsclient.errors import BadHeadersError, InvalidArgumentError
 from tests.harness import reference, strategies
+from tests.harness.compiled import block_of
 from tests.harness.reference import HeaderBlock
 
 
@@ -24,8 +25,7 @@ def headers_of(block: bytes) -> Headers:
 
 
 def decoded(block: bytes) -> HeaderBlock:
-    headers = headers_of(block)
-    return HeaderBlock(headers.status, headers.description, headers.multi_items())
+    return block_of(headers_of(block))
 
 
 GOOD = {

@@ -6,10 +6,10 @@ from datetime import datetime, timezone
 import pytest
 from hypothesis import given, settings
 
-from jsclient._core import Metadata, parse_metadata, rebuild_msg
+from jsclient._core import parse_metadata, rebuild_msg
 from jsclient.errors import NotJetStreamMessageError
 from tests.harness import reference, strategies
-from tests.harness.compiled import to_bytes
+from tests.harness.compiled import ack_of, to_bytes
 from tests.harness.reference import Ack
 
 NUMBERS = "3.10.12.1794822690692342458.2"
@@ -58,24 +58,11 @@ OTHER = [
 ]
 
 
-def meaning(found: Metadata) -> Ack:
-    return Ack(
-        found.stream,
-        found.consumer,
-        found.domain,
-        found.num_delivered,
-        found.stream_seq,
-        found.consumer_seq,
-        found.timestamp_ns,
-        found.num_pending,
-    )
-
-
 @pytest.mark.parametrize("reply", GOOD)
 def test_an_ack_subject_is_decoded(reply: str) -> None:
-    assert meaning(parse_metadata(reply)) == GOOD[reply]
+    assert ack_of(parse_metadata(reply)) == GOOD[reply]
     msg = rebuild_msg(b"a", to_bytes(reply), b"", b"")
-    assert meaning(msg.metadata) == GOOD[reply]
+    assert ack_of(msg.metadata) == GOOD[reply]
     assert msg.metadata is msg.metadata
 
 
@@ -98,7 +85,7 @@ def test_a_generated_ack_subject_means_what_it_was_built_from(
     subject: strategies.AckSubject,
 ) -> None:
     text = subject.wire.decode("utf-8", "surrogateescape")
-    assert meaning(parse_metadata(text)) == subject.meaning
+    assert ack_of(parse_metadata(text)) == subject.meaning
 
 
 @settings(deadline=None, max_examples=500)
@@ -111,7 +98,7 @@ def test_a_damaged_ack_subject_is_read_as_the_reference_reads_it(wire: bytes) ->
         with pytest.raises(NotJetStreamMessageError):
             parse_metadata(text)
     else:
-        assert meaning(parse_metadata(text)) == expected
+        assert ack_of(parse_metadata(text)) == expected
 
 
 def test_the_timestamp_is_exact_to_the_microsecond_and_in_utc() -> None:

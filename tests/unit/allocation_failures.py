@@ -1,0 +1,221 @@
+"""A program that fails every single allocation of some work of the core, one by one.
+
+It runs in a process of its own, because a mistake here is a crash. Each piece of work
+is done again and again, with the n-th allocation failing (and, a second time, every one
+from the n-th on) for n = 0, 1, 2 … until nothing fails. Only MemoryError may come of
+it, and the objects must be in order afterwards.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from jsclient._core import (
+    Headers,
+    Inbox,
+    Msg,
+    Outbox,
+    Replies,
+    encode_headers,
+    live_objects,
+    parse_metadata,
+    rebuild_msg,
+)
+from tests.harness.compiled import Rig, parts, take_all
+
+testcapi: Any = importlib.import_module("_testcapi")  # it has no stub
+BLOCK = b"NATS/1.0 100 Idle\r\nKey-%d: value\r\n\r\n"
+ACK = "$JS.ACK.hub.hash.STREAM%d.CONSUMER%d.1.2.3.4.5"
+GLUE = b"MSG glue 1 4\r\nnext\r\n"
+
+
+class Work(NamedTuple):
+    """Something to do while memory fails, and what must hold afterwards."""
+
+    run: Callable[[], object]
+    check: Callable[[bool], None]  # whether it was done to its end
+
+
+def fresh_parser_works() -> None:
+    rig = Rig()
+    assert rig.feed(GLUE * 3)
+    assert rig.inboxes[1].count == 3
+
+
+def feeding_small_frames(n: int) -> Work:
+    rig = Rig()
+    block = BLOCK % n
+    wire = b"INFO {}\r\nPING\r\nMSG s%d 1 2\r\nhi\r\n" % n
+    wire += b"HMSG s%d 1 r %d %d\r\n" % (n, len(block), len(block) + 2) + block
+    wire += b"ab\r\n-ERR 'x'\r\nMSG unknown 7 1\r\nx\r\nPONG\r\n"
+    wire += b"".join(
+        b"MSG s 1 %d\r\n%b\r\n" % (size, b"x" * size) for size in range(20)
+    )
+    feed = rig.parser.feed
+
+    def check(done: bool) -> None:
+        # The bytes are in the parser's buffer: the next ones wake it to go on.
+        feed(GLUE)
+        got = [parts(msg) for msg in take_all(rig.inboxes[1])]
+        name = b"s%d" % n
+        assert got[:2] == [(name, None, None, b"hi"), (name, b"r", block, b"ab")]
+        assert [len(data) for *_, data in got[2:]] == [*range(20), 4]
+        assert rig.parser.control == [("INFO", b"{}"), ("ERR", b"'x'")]
+        assert (rig.parser.pings, rig.parser.pongs) == (1, 1)
+        assert (rig.parser.messages, rig.parser.unrouted) == (24, 1)
+        assert rig.inboxes[1].arrived == 23
+
+    return Work(lambda: feed(wire), check)
+
+
+def feeding_a_large_frame(n: int) -> Work:
+    rig = Rig()
+    block, payload = BLOCK % n, b"x" * 100_000
+    size = len(block) + len(payload)
+    line = b"HMSG s%d 1 r %d %d\r\n" % (n, len(block), size)
+    rest = block + payload + b"\r\n"
+    feed = rig.parser.feed
+    unfed = [rest]
+
+    def run() -> None:
+        feed(line)
+        feed(unfed.pop())
+
+    def check(done: bool) -> None:
+        # What was fed is in the parser, also when memory failed on the way.
+        for wire in (*unfed, GLUE):
+            feed(wire)
+        got = [parts(msg) for msg in take_all(rig.inboxes[1])]
+        large = (b"s%d" % n, b"r", block, payload)
+        assert got == [large, (b"glue", None, None, b"next")]
+        assert rig.parser.payload_bytes == size + 4
+
+    return Work(run, check)
+
+
+def publishing(n: int) -> Work:
+    outbox = Outbox(1 << 20, 1 << 20)
+    publish, data = outbox.publish, b"x" * 10_000
+    headers, subject, reply = {f"K{n}": "v"}, f"subject.{n}", f"reply.\udcff.{n}"
+    size = len(data) + len(encode_headers(headers) or b"")
+
+    def check(done: bool) -> None:
+        assert (outbox.frames, outbox.messages) == (int(done), int(done))
+        publish(subject, data, reply, headers)
+        frame = outbox.unsent()
+        assert frame.count(b"HPUB ") == outbox.frames == 1 + done
+        assert frame.count(b" %d\r\nNATS/1.0\r\n" % size) == outbox.frames
+        assert frame.endswith(data + b"\r\n")
+
+    return Work(lambda: publish(subject, data, reply, headers), check)
+
+
+def decoding(n: int) -> Work:
+    msg = rebuild_msg(b"s%d" % n, (ACK % (n, n)).encode(), BLOCK % n, b"x")
+
+    def run() -> None:
+        _ = msg.subject, msg.reply, msg.headers, msg.metadata, msg.description
+
+    def check(done: bool) -> None:
+        assert (msg.subject, msg.reply) == (f"s{n}", ACK % (n, n))
+        assert msg.headers == Headers(
+            {f"Key-{n}": "value"}, status=100, description="Idle"
+        )
+        assert msg.metadata.stream == f"STREAM{n}"
+
+    return Work(run, check)
+
+
+def asking(n: int) -> Work:
+    replies = Replies(f"_INBOX.{n}.")
+    rig = Rig()
+    rig.routes.add(1, replies)
+
+    def run() -> None:
+        reply = replies.open("subject")
+        rig.parser.feed(b"MSG %b 1 2\r\nhi\r\n" % reply.inbox.encode())
+        assert reply.msg is not None
+
+    def check(done: bool) -> None:
+        rig.parser.feed(GLUE)
+        assert len(replies) <= 1
+
+    return Work(run, check)
+
+
+def making(n: int) -> Work:
+    def run() -> None:
+        Rig()
+        Outbox(1000, 1000)
+        Msg(f"s{n}", b"x", reply="r", headers={"K": "v"})
+        parse_metadata(ACK % (n, n))
+
+    return Work(run, lambda done: None)
+
+
+def putting_back(n: int) -> Work:
+    rig = Rig()
+    inbox: Inbox = rig.inboxes[1]
+    rig.feed(GLUE * 17)
+    msg = inbox.take()
+    assert msg is not None
+    rig.feed(GLUE * 16)
+
+    def check(done: bool) -> None:
+        if not done:
+            inbox.put_back(msg)
+        assert inbox.take() is msg
+        assert inbox.clear() == 32
+
+    return Work(lambda: inbox.put_back(msg), check)
+
+
+def fails(n: int, stop: int, run: Callable[[], object]) -> bool:
+    """Whether an allocation failed when the n-th was made to."""
+    testcapi.set_nomemory(n, stop)
+    try:
+        run()
+    except MemoryError:
+        return True
+    finally:
+        testcapi.remove_mem_hooks()
+    return False
+
+
+def try_all(make: Callable[[int], Work], only_one: bool) -> int:
+    """How many allocations were failed until the work was done."""
+    quiet = 0  # some allocations may fail without harm: go on for a while
+    n = 0
+    while quiet < 20:
+        work = make(n)
+        failed = fails(n, n + 1 if only_one else 0, work.run)
+        quiet = 0 if failed else quiet + 1
+        work.check(not failed)
+        fresh_parser_works()
+        n += 1
+    return n - quiet
+
+
+def main() -> None:
+    before = live_objects()
+    for make in (
+        feeding_small_frames,
+        feeding_a_large_frame,
+        publishing,
+        decoding,
+        asking,
+        making,
+        putting_back,
+    ):
+        for only_one in (True, False):
+            count = try_all(make, only_one)
+            sys.stdout.write(f"{make.__name__}: {count}\n")
+            assert count > 0
+    assert live_objects() == before
+
+
+if __name__ == "__main__":
+    main()
