@@ -177,10 +177,11 @@ cdef object text_span(object text, str name, Span *span):
         span.at = PyUnicode_AsUTF8AndSize(text, &span.size)
         return text
     except UnicodeEncodeError:
-        holder = encode_text(<str>text)
-        span.at = PyBytes_AS_STRING(holder)
-        span.size = PyBytes_GET_SIZE(holder)
-        return holder
+        pass
+    holder = encode_text(<str>text)
+    span.at = PyBytes_AS_STRING(holder)
+    span.size = PyBytes_GET_SIZE(holder)
+    return holder
 
 
 cdef int refuse_subject(object subject, str name, SubjectFault fault) except -1:
@@ -1048,6 +1049,9 @@ cdef class Helm:
     cdef bint wait_long(self, Awaited what, double deadline) except -1:
         cdef unsigned long me = PyThread_get_thread_ident()
         self.outbox.push()
+        if self.outbox.last > self.outbox.first and self.owner != 0:
+            # The socket is full: who is at the helm must wait until it takes more.
+            self.call_back()
         while not self.is_closed:
             # A signal handler may wait in a thread that already is at the helm.
             if self.is_steerable and (self.owner == 0 or self.owner == me):
@@ -1456,10 +1460,17 @@ cdef class Replies(Route):
             number //= 62
         return PyBytes_FromStringAndSize(token, TOKEN_SIZE)
 
-    def open(self, subject):
-        """A Reply for a request to the subject; its `inbox` is where the answer must go."""
-        cdef Reply reply = Reply.__new__(Reply)
-        cdef bytes token = self.new_token()
+    def open(self, subject, Py_ssize_t limit=0):
+        """A Reply for a request to the subject; its `inbox` is where the answer must go.
+
+        None when as many requests as the limit, if there is one, wait already.
+        """
+        cdef Reply reply
+        cdef bytes token
+        if limit and len(self.waiting) >= limit:
+            return None
+        reply = Reply.__new__(Reply)
+        token = self.new_token()
         reply.subject = subject
         reply.token = token
         reply.inbox = self.prefix + token.decode("ascii")
@@ -2304,7 +2315,6 @@ cdef class Outbox:
             self.sent_ns = now
             self.push()
         if self.last > self.first and not self.is_alerted:
-            self.is_alerted = True
             return ASK_ALERT
         return ASK_NOTHING
 
@@ -2366,6 +2376,7 @@ cdef class Outbox:
                 self.pass_over(sent)
         finally:
             self.is_pushing = False
+        self.open_room()
         return 0
 
     cdef void pass_over(self, Py_ssize_t sent) noexcept:
@@ -2382,6 +2393,7 @@ cdef class Outbox:
         if self.first == self.last:
             self.first = self.last = 0
             self.border_first = self.border_last = 0
+            self.is_alerted = False
 
     cdef void punch(self, Border *border) noexcept:
         """The first bytes of this frame were sent: its ticket is told, once."""
@@ -2429,6 +2441,11 @@ cdef class Outbox:
                 PyMem_Free(self.buffer)
                 self.buffer = smaller
                 self.capacity = WORTH_SENDING
+        self.open_room()
+        return 0
+
+    cdef int open_room(self) except -1:
+        """Lets those in who wait for a full outbox, whoever has emptied half of it."""
         if self.room is not None and 2 * (self.last - self.first) <= self.high_water:
             self.room.open()
             self.room = None
@@ -2651,12 +2668,13 @@ cdef class Link:
 
     cdef Py_ssize_t read_tls(self, char *where, Py_ssize_t room) except -3:
         view = PyMemoryView_FromMemory(where, room, 0x200)    # PyBUF_WRITE
+        cdef Py_ssize_t got = JSC_AGAIN
         if not self.lock_tls():
             return JSC_AGAIN
         try:
-            return self.tls.read(room, view)
+            got = self.tls.read(room, view)
         except self.tls_again:
-            return JSC_AGAIN
+            pass
         except OSError:
             raise
         except BaseException:
@@ -2664,6 +2682,7 @@ cdef class Link:
             raise
         finally:
             self.unlock_tls()
+        return got
 
     cdef Py_ssize_t write(self, const char *at, Py_ssize_t size) except -3:
         """How many bytes the link took; 0 or less when it takes none now."""
@@ -2686,6 +2705,7 @@ cdef class Link:
         # The outbox may move its bytes while TLS works on them: give it a copy. What TLS did
         # not take must be offered again unchanged.
         cdef bytes chunk = self.tls_pending
+        cdef Py_ssize_t sent = JSC_AGAIN
         if chunk is None:
             chunk = PyBytes_FromStringAndSize(at, min(size, WORTH_SENDING))
         if not self.lock_tls():
@@ -2695,18 +2715,17 @@ cdef class Link:
             sent = self.tls.write(chunk)
             self.doubtful = 0
             self.tls_pending = None
-            return sent
         except self.tls_again:
             self.tls_pending = chunk
-            return JSC_AGAIN
         except OSError as error:
             self.error = error
-            return JSC_ERROR
+            sent = JSC_ERROR
         except BaseException:
             self.interrupted()
             raise
         finally:
             self.unlock_tls()
+        return sent
 
     def send(self, data: bytes):
         """Writes bytes outside any outbox, as the handshake does; how many were taken."""

@@ -189,10 +189,10 @@ class Loop:
             self._rope.send(b"!")
 
     def alert(self) -> None:
-        """Unsent bytes wait: the keeper sends them if nobody else does."""
+        """Unsent bytes wait: the keeper, or who is at the helm, sends them."""
+        self.outbox.look_after()
         self.keeper.ring()
-        if self.helm.is_held_by(self.keeper.thread_id):
-            self.wake()
+        self.wake()
 
     def publish(
         self,
@@ -263,17 +263,17 @@ class Loop:
                 if now >= deadline:
                     return
                 if received < 0:
-                    self._rest(live, now, deadline, is_keeper=what is None)
+                    self._rest(live, what, now, deadline)
         except Exception as error:  # noqa: BLE001 - whatever it is ends this link
             self.fail(live, error)
 
     def _rest(
-        self, live: Live, now: float, deadline: float, *, is_keeper: bool
+        self, live: Live, what: Awaited | None, now: float, deadline: float
     ) -> None:
         """Nothing to read: sends what is due and sleeps until something happens."""
         wake_at = min(deadline, self._next_tick(live))
         if self.outbox:
-            if is_keeper and not live.link.is_blocked:
+            if what is None and not live.link.is_blocked:
                 # Let a burst gather; its publisher sends what is worth a system call.
                 if self._flush_at == math.inf:
                     self._flush_at = now + LINGER
@@ -286,6 +286,8 @@ class Loop:
                 self.outbox.send()
         if live.link.error is not None:
             raise live.link.error
+        if what is not None and what.ready:
+            return  # sending made the room that a publisher waits for
         mask = selectors.EVENT_READ
         if self.outbox and live.link.is_blocked:
             mask |= selectors.EVENT_WRITE
@@ -507,7 +509,8 @@ class Loop:
         if self.live is not live:
             # The link ended meanwhile, perhaps before it could tell this fence.
             gate.open(errors.DisconnectedError("the link was lost"))
-        self.outbox.send()
+        if self.outbox.send():
+            self.alert()
         return gate
 
     def request_inbox(self) -> Replies:
