@@ -4,65 +4,65 @@ The tree, with the classes that a class also is, and the server's numbers:
 
     Error
     └── JetStreamError
-        ├── ApiError                              the server said no
-        │   ├── BadRequestError                   10003, 10038, 10056, 10193; status 408
-        │   │   └── InvalidJSONError              10025
-        │   ├── JetStreamNotEnabledError          10035, 10039, 10076
-        │   ├── JetStreamUnavailableError         10004, 10005, 10008, 10009, 10063, 10163
-        │   ├── RequiredApiLevelError             10185
-        │   ├── TooManyRequestsError              10167; status 429
-        │   │   └── TooManyBatchesError           10210, 10211
-        │   ├── TooManyResultsError               status 413
-        │   ├── AccountLimitError                 10002, 10120, 10121, 10125, 10153
-        │   │   ├── MaximumConsumersError         10026
-        │   │   ├── MaximumStreamsError           10027
-        │   │   ├── MaxBytesRequiredError         10113
-        │   │   └── MaxStreamBytesError           10122
-        │   ├── InsufficientResourcesError        10023, 10028, 10047
-        │   ├── StreamNotFoundError               10059
-        │   ├── ConsumerNotFoundError             10014, 10149
-        │   ├── MessageNotFoundError              10037, 10043; status 404
-        │   ├── StreamNameInUseError              10058, 10130
-        │   ├── ConsumerExistsError               10013, 10105, 10106, 10148
-        │   ├── StreamOfflineError                10118, 10194
-        │   ├── ConsumerOfflineError              10119, 10195
-        │   ├── InvalidStreamConfigError          10052, and other numbers of rules
-        │   │   └── MirrorNotUpdatableError       10055
-        │   ├── SubjectsOverlapError              10065
-        │   ├── ConsumerCreateError               10012
-        │   ├── InvalidConsumerConfigError        10078-10184: numbers of rules
-        │   │   ├── ConsumerFilterError           10093, 10131, 10136-10139
-        │   │   ├── PriorityGroupError            10159-10162, 10178, 10196, 10197
-        │   │   └── FlowControlAckError           10218-10222
-        │   ├── InvalidConsumerResetError         10204
-        │   ├── InvalidNameError                  10102, 10103, 10127, 10128
-        │   ├── PedanticError                     10157
-        │   ├── StreamSealedError                 10109
-        │   ├── MessageDeleteFailedError          10057
-        │   ├── PurgeFailedError                  10110
-        │   ├── RollupFailedError                 10111
-        │   ├── ExpectedStreamError               10060
-        │   ├── WrongLastMsgIdError               10070
-        │   ├── WrongLastSequenceError            10071, 10164
-        │   ├── DuplicateInProcessError           10158
-        │   ├── MessageTooLargeError              10054
-        │   │   └── HeaderTooLargeError           10097
-        │   ├── SourceHeaderNotAllowedError       10227
-        │   ├── InvalidMessageTTLError            10165
-        │   ├── MessageTTLDisabledError           10166
-        │   ├── CounterError                      10168-10173
-        │   ├── ScheduleError                     10186-10192, 10203, 10212, 10223
-        │   ├── AtomicBatchError                  10174, 10175, 10177, 10179, 10198-10201
-        │   │   └── IncompleteBatchError          10176
-        │   ├── FastBatchError                    10205-10209
-        │   └── StreamStoreFailedError            10077
-        │       └── LimitReachedError             10077 `maximum …`: the stream is full
-        ├── NoStreamResponseError ··············· NoRespondersError
-        ├── InvalidAckError                       who answered a publish is no stream
-        ├── PublishOutcomeUnknownError            nobody can know if it was stored
-        │   └── PublishTimeoutError ············· TimeoutError
-        ├── TooManyPendingError ················· TimeoutError
-        └── UnsupportedByServerError              the server is too old for it
+        ├── ApiError                          the server said no
+        │   ├── BadRequestError               10003, 10038, 10056, 10193; status 408
+        │   │   └── InvalidJSONError          10025
+        │   ├── JetStreamNotEnabledError      10035, 10039, 10076
+        │   ├── JetStreamUnavailableError     10004, 10005, 10008, 10009, 10063, 10163
+        │   ├── RequiredApiLevelError         10185
+        │   ├── TooManyRequestsError          10167; status 429
+        │   │   └── TooManyBatchesError       10210, 10211
+        │   ├── TooManyResultsError           status 413
+        │   ├── AccountLimitError             10002, 10120, 10121, 10125, 10153
+        │   │   ├── MaximumConsumersError     10026
+        │   │   ├── MaximumStreamsError       10027
+        │   │   ├── MaxBytesRequiredError     10113
+        │   │   └── MaxStreamBytesError       10122
+        │   ├── InsufficientResourcesError    10023, 10028, 10047
+        │   ├── StreamNotFoundError           10059
+        │   ├── ConsumerNotFoundError         10014, 10149
+        │   ├── MessageNotFoundError          10037, 10043; status 404
+        │   ├── StreamNameInUseError          10058, 10130
+        │   ├── ConsumerExistsError           10013, 10105, 10106, 10148
+        │   ├── StreamOfflineError            10118, 10194
+        │   ├── ConsumerOfflineError          10119, 10195
+        │   ├── InvalidStreamConfigError      10052, and other numbers of rules
+        │   │   └── MirrorNotUpdatableError   10055
+        │   ├── SubjectsOverlapError          10065
+        │   ├── ConsumerCreateError           10012
+        │   ├── InvalidConsumerConfigError    10078-10184: numbers of rules
+        │   │   ├── ConsumerFilterError       10093, 10131, 10136-10139
+        │   │   ├── PriorityGroupError        10159-10162, 10178, 10196, 10197
+        │   │   └── FlowControlAckError       10218-10222
+        │   ├── InvalidConsumerResetError     10204
+        │   ├── InvalidNameError              10102, 10103, 10127, 10128
+        │   ├── PedanticError                 10157
+        │   ├── StreamSealedError             10109
+        │   ├── MessageDeleteFailedError      10057
+        │   ├── PurgeFailedError              10110
+        │   ├── RollupFailedError             10111
+        │   ├── ExpectedStreamError           10060
+        │   ├── WrongLastMsgIdError           10070
+        │   ├── WrongLastSequenceError        10071, 10164
+        │   ├── DuplicateInProcessError       10158
+        │   ├── MessageTooLargeError          10054
+        │   │   └── HeaderTooLargeError       10097
+        │   ├── SourceHeaderNotAllowedError   10227
+        │   ├── InvalidMessageTTLError        10165
+        │   ├── MessageTTLDisabledError       10166
+        │   ├── CounterError                  10168-10173
+        │   ├── ScheduleError                 10186-10192, 10203, 10212, 10223
+        │   ├── AtomicBatchError              10174, 10175, 10177, 10179, 10198-10201
+        │   │   └── IncompleteBatchError      10176
+        │   ├── FastBatchError                10205-10209
+        │   └── StreamStoreFailedError        10077
+        │       └── LimitReachedError         10077 `maximum …`: the stream is full
+        ├── NoStreamResponseError ··········· NoRespondersError
+        ├── InvalidAckError                   who answered a publish is no stream
+        ├── PublishOutcomeUnknownError        nobody can know if it was stored
+        │   └── PublishTimeoutError ········· TimeoutError
+        ├── TooManyPendingError ············· TimeoutError
+        └── UnsupportedByServerError          the server is too old for it
 
 Names follow numbers only: the server's texts change from release to release.
 """
@@ -189,7 +189,7 @@ class BadRequestError(ApiError):
 
 
 class InvalidJSONError(BadRequestError):
-    """The server cannot read the request: often a field of it is newer than the server."""
+    """The server cannot read the request: often a field is newer than the server."""
 
 
 class JetStreamNotEnabledError(ApiError):
