@@ -23,6 +23,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.errno cimport EBADF
 from libc.math cimport INFINITY
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memmove
@@ -980,6 +981,7 @@ cdef class Helm:
     cdef list sleepers
     cdef Gate freed                    # opens when the thread at the helm leaves it
     cdef unsigned long owner
+    cdef object link                   # what is driven
     cdef readonly bint is_steerable    # there is a link to drive
     cdef readonly bint is_closed
     cdef readonly uint64_t shifts      # how often the helm was taken
@@ -1005,14 +1007,20 @@ cdef class Helm:
         """Whether that thread drives the loop."""
         return self.owner == thread
 
-    def start(self):
+    def start(self, link=None):
         """There is a link now: one of the sleepers takes the helm."""
+        self.link = link
         self.is_steerable = True
         self.pass_on()
 
-    def stop(self):
-        """There is no link: waiting threads sleep until there is one or they time out."""
-        self.is_steerable = False
+    def stop(self, link=None):
+        """That link is lost: waiting threads sleep until there is one or they time out.
+
+        Nothing happens if another was started meanwhile.
+        """
+        if link is self.link:
+            self.link = None
+            self.is_steerable = False
 
     def close(self):
         """Wakes every sleeper for good."""
@@ -1359,11 +1367,13 @@ cdef class MessageIterator:
     cdef Inbox inbox
     cdef Helm helm
     cdef double timeout
+    cdef object holder                 # lives as long as it is iterated
 
-    def __init__(self, Inbox inbox not None, Helm helm not None, double timeout):
+    def __init__(self, Inbox inbox not None, Helm helm not None, double timeout, holder=None):
         self.inbox = inbox
         self.helm = helm
         self.timeout = timeout
+        self.holder = holder
 
     def __iter__(self):
         return self
@@ -1638,6 +1648,7 @@ cdef class Parser:
     cdef readonly uint64_t payload_bytes
     cdef readonly uint64_t unrouted
     cdef uint64_t handled_pongs
+    cdef bint is_busy                  # a read is being taken or parsed
 
     def __cinit__(self):
         self.buffer = <char *>PyMem_Malloc(FIRST_BUFFER)
@@ -2502,8 +2513,6 @@ cdef class Outbox:
         self.link = link
         self.epoch += 1
         self.takes_control = True
-        self.pings = 0
-        self.answered = 0
         if self.state == OUTBOX_DOWN:
             self.state = OUTBOX_UP
         self.push()
@@ -2516,6 +2525,9 @@ cdef class Outbox:
         self.link = None
         self.epoch += 1
         self.takes_control = False
+        # Not when the next one is attached: its first PING may be added before.
+        self.pings = 0
+        self.answered = 0
         self.sift(True)
         if self.state == OUTBOX_UP:
             self.state = OUTBOX_DOWN
@@ -2604,6 +2616,7 @@ cdef class Link:
     cdef unsigned long tls_thread      # who has the lock
     cdef bint is_interrupted           # inside TLS, which cannot be used any more
     cdef Py_ssize_t doubtful           # bytes that TLS was given and has not answered for
+    cdef bint is_closed
     cdef bytes tls_pending             # what TLS was given and wants to be given again
     cdef readonly bint is_blocked      # the last write was not taken whole
     cdef readonly object error         # the OSError of a failed write, or None
@@ -2633,19 +2646,40 @@ cdef class Link:
         cdef int error = 0
         if parser.state == BROKEN:
             parser.fail("the stream is broken already", NULL, 0)
+        if parser.is_busy:
+            # A finalizer or a signal handler runs in the midst of a read and waits.
+            return JSC_AGAIN
+        if self.is_closed:
+            raise OSError(EBADF, "the link was ended")
         if self.is_interrupted:
             raise self.error
-        room = parser.room(&where)
-        if self.tls is not None:
-            got = self.read_tls(where, room)
-        else:
-            got = jsc_recv(self.fd, where, <size_t>room, &error)
-        if got > 0:
-            self.bytes_in += <uint64_t>got
-            parser.received(got)
-        elif got == JSC_ERROR:
-            raise OSError(error, "reading failed")
+        parser.is_busy = True
+        try:
+            room = parser.room(&where)
+            if self.tls is not None:
+                got = self.read_tls(where, room)
+            else:
+                got = jsc_recv(self.fd, where, <size_t>room, &error)
+            if got > 0:
+                self.bytes_in += <uint64_t>got
+                parser.received(got)
+            elif got == JSC_ERROR:
+                raise OSError(error, "reading failed")
+        finally:
+            parser.is_busy = False
         return got
+
+    def close(self):
+        """The socket is about to be closed: its descriptor, soon another's, is left alone."""
+        if self.tls is not None and self.lock_tls():
+            # No other thread is reading or writing now, and none will.
+            self.is_closed = True
+            self.unlock_tls()
+        self.is_closed = True
+
+    def abandon(self):
+        """This is a forked child: a thread of the parent may have the lock for ever."""
+        self.is_closed = True
 
     cdef bint lock_tls(self) noexcept:
         """False if this thread has it already: a signal handler runs inside TLS."""
@@ -2667,11 +2701,13 @@ cdef class Link:
         self.error = ConnectionAbortedError("a signal handler interrupted TLS")
 
     cdef Py_ssize_t read_tls(self, char *where, Py_ssize_t room) except -3:
-        view = PyMemoryView_FromMemory(where, room, 0x200)    # PyBUF_WRITE
         cdef Py_ssize_t got = JSC_AGAIN
         if not self.lock_tls():
             return JSC_AGAIN
         try:
+            if self.is_closed:
+                raise OSError(EBADF, "the link was ended")
+            view = PyMemoryView_FromMemory(where, room, 0x200)    # PyBUF_WRITE
             got = self.tls.read(room, view)
         except self.tls_again:
             pass
@@ -2688,7 +2724,7 @@ cdef class Link:
         """How many bytes the link took; 0 or less when it takes none now."""
         cdef Py_ssize_t sent
         cdef int error = 0
-        if self.error is not None:
+        if self.error is not None or self.is_closed:
             return 0
         if self.tls is not None:
             sent = self.write_tls(at, size)
@@ -2710,8 +2746,10 @@ cdef class Link:
             chunk = PyBytes_FromStringAndSize(at, min(size, WORTH_SENDING))
         if not self.lock_tls():
             return JSC_AGAIN
-        self.doubtful = PyBytes_GET_SIZE(chunk)
         try:
+            if self.is_closed:
+                return 0
+            self.doubtful = PyBytes_GET_SIZE(chunk)
             sent = self.tls.write(chunk)
             self.doubtful = 0
             self.tls_pending = None

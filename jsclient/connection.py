@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from . import errors, events
-from ._core import Gate, Headers, Inbox, Msg, check_filter, check_subject, check_token
+from ._core import Gate, Headers, Inbox, Msg, check_filter, check_token
 from ._engine.arguments import (
     Seconds,
     inbox_prefix as checked_prefix,
@@ -247,7 +247,14 @@ class Connection:
         self._outbox_publish = loop.outbox.publish
         self._opened_at = _caller()
         _open.add(self)
-        loop.keeper.start()
+        try:
+            loop.keeper.start()
+        except BaseException:
+            # No thread could be had, or a signal handler raised while it started.
+            loop.close()
+            if not loop.keeper.thread_id:
+                loop.finish()
+            raise
 
     # Messages -------------------------------------------------------------------------
 
@@ -269,11 +276,16 @@ class Connection:
         Raises MaxPayloadError, BufferFullError, ConnectionClosedError, TimeoutError, and
         ValueError or TypeError for what cannot be sent.
         """
-        asked = self._outbox_publish(subject, data, reply, headers)
-        if asked:
-            self._loop.attend_publish(
-                asked, subject, data, reply, headers, seconds(timeout)
-            )
+        try:
+            asked = self._outbox_publish(subject, data, reply, headers)
+            if asked:
+                self._loop.attend_publish(
+                    asked, subject, data, reply, headers, seconds(timeout)
+                )
+        except BaseException:
+            # If a signal handler raised, nobody may have been told of unsent bytes.
+            self._loop.alert()
+            raise
 
     def request(
         self,
@@ -455,7 +467,9 @@ class Connection:
         """Whether everything that arrived was read before the deadline."""
         loop = self._loop
         draining = {
-            sid: entry for sid, entry in loop.entries.items() if entry.owner is not None
+            sid: entry
+            for sid, entry in list(loop.entries.items())
+            if entry.owner is not None
         }
         waits: list[Gate] = []
         for sid in draining:
@@ -493,13 +507,13 @@ class Connection:
     def __del__(self) -> None:
         loop = getattr(self, "_loop", None)
         if loop is not None and not loop.is_closing:
+            loop.close()
             warnings.warn(
                 f"unclosed jsclient connection, opened at {self._opened_at}",
                 ResourceWarning,
                 source=self,
                 stacklevel=2,
             )
-            loop.close()
 
     # Facts ----------------------------------------------------------------------------
 
@@ -591,15 +605,16 @@ def _after_fork_in_child() -> None:
 
 def _at_exit() -> None:
     """Sends what unclosed connections still hold, and says that they were not closed."""
-    for connection in list(_open):
-        if not connection.is_closed:
-            warnings.warn(
-                f"unclosed jsclient connection, opened at {connection._opened_at}",
-                ResourceWarning,
-                source=connection,
-                stacklevel=1,
-            )
-            connection.close()
+    unclosed = [connection for connection in list(_open) if not connection.is_closed]
+    for connection in unclosed:
+        connection.close()
+    for connection in unclosed:
+        warnings.warn(
+            f"unclosed jsclient connection, opened at {connection._opened_at}",
+            ResourceWarning,
+            source=connection,
+            stacklevel=1,
+        )
 
 
 if hasattr(os, "register_at_fork"):

@@ -81,7 +81,7 @@ class Subscription:
         With a `timeout` the iteration also ends when no message came for that long.
         """
         self._refuse_callback()
-        return MessageIterator(self._inbox, self._loop.helm, seconds(timeout))
+        return MessageIterator(self._inbox, self._loop.helm, seconds(timeout), self)
 
     def __iter__(self) -> Iterator[Msg]:
         return self.messages()
@@ -187,12 +187,6 @@ class Subscription:
     def __exit__(self, *exc_info: object) -> None:
         if not self._inbox.is_ended and not self._loop.is_closing:
             self.unsubscribe()
-
-    def __del__(self) -> None:
-        # __init__ may have failed before there was a sid.
-        sid = getattr(self, "_sid", None)
-        if sid is not None and not self._inbox.is_ended:
-            self._loop.orphaned(sid)
 
     # Facts ----------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ class Session:
     ) -> None:
         self.info = info
         self.outstanding = 0
+        self.pongs = 0  # PINGs of this link that were answered
         self.deadline = now + ping_interval if ping_interval > 0 else math.inf
         self._interval = ping_interval
         self._max_pings_out = max_pings_out
@@ -56,14 +57,21 @@ class Session:
         """A Gate that opens with the PONG of that PING, the last one sent."""
         gate = Gate()
         self._fences.append((ping, gate))
+        # Another thread may have sent the PING and handled its PONG meanwhile.
+        if ping <= self.pongs:
+            gate.open()
         return gate
 
     def ponged(self, pongs: int) -> None:
         """So many PONGs have come in all."""
         self.outstanding = 0
+        self.pongs = max(self.pongs, pongs)
         while self._fences and self._fences[0][0] <= pongs:
-            self._fences[0][1].open()
-            self._fences.popleft()
+            first = self._fences[0]
+            first[1].open()
+            # A signal handler that waits may have put it away already.
+            if self._fences and self._fences[0] is first:
+                self._fences.popleft()
 
     def ended(self, error: Exception) -> None:
         """The link is gone: nobody waits for its PONGs any longer."""

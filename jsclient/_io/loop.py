@@ -13,6 +13,7 @@ handler runs in it, so none of its steps is ever cut short.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import selectors
 import socket
@@ -45,6 +46,7 @@ from .._engine.servers import Pool, Server
 from .._engine.session import Session, Tick
 from .dial import Call, Fields, Interrupted, Patience, dial
 from .dispatch import Dispatch, Handler, logger
+from .interruption import is_from_signal_handler
 from .keeper import Keeper
 
 if TYPE_CHECKING:
@@ -74,7 +76,6 @@ class Live:
         "error",
         "leave_at",
         "link",
-        "mask",
         "parser",
         "server",
         "session",
@@ -87,7 +88,6 @@ class Live:
         self.parser: Parser = call.parser
         self.session = session
         self.server: Server = call.server
-        self.mask = selectors.EVENT_READ
         self.error: Exception | None = None  # why it must end
         self.leave_at = math.inf  # when to leave a server that shuts down
 
@@ -119,7 +119,9 @@ class Entry:
         self.route = route
         # None for the inbox of requests. Weak: a subscription that nobody holds is ended.
         self.owner = owner
-        self.on_notice = on_notice  # called at the helm when the parser notices the route
+        self.on_notice = (
+            on_notice  # called at the helm when the parser notices the route
+        )
         self.is_draining = False
 
     @property
@@ -159,15 +161,19 @@ class Loop:
         self._is_closing = False
         self._close_error: Exception | None = None
         self._has_bad_headers = False
-        self._last_sid = 0
+        self._sids = itertools.count(1)
         self._orphans: deque[int] = deque()
         self._flush_at = math.inf
         self._past = {"in": 0, "out": 0, "in_messages": 0, "in_bytes": 0}
+        # One for reading, one for a full socket: changing the events of a selector is
+        # Python code, which a signal handler that raises could leave half done.
         self._selector = selectors.DefaultSelector()
+        self._full_selector = selectors.DefaultSelector()
         self._bell, self._rope = socket.socketpair()
         self._bell.setblocking(False)
         self._rope.setblocking(False)
         self._selector.register(self._bell, selectors.EVENT_READ)
+        self._full_selector.register(self._bell, selectors.EVENT_READ)
         self.keeper = Keeper(self)
 
     # Waiting --------------------------------------------------------------------------
@@ -249,7 +255,7 @@ class Loop:
                 if live.parser.needs_attention:
                     self._attend(live)
                 if what is None:
-                    if self.helm.is_wanted:
+                    if self.helm.is_wanted or self._orphans:
                         return
                 elif what.ready:
                     return
@@ -264,7 +270,9 @@ class Loop:
                     return
                 if received < 0:
                     self._rest(live, what, now, deadline)
-        except Exception as error:  # noqa: BLE001 - whatever it is ends this link
+        except Exception as error:
+            if is_from_signal_handler(error):
+                raise
             self.fail(live, error)
 
     def _rest(
@@ -288,14 +296,10 @@ class Loop:
             raise live.link.error
         if what is not None and what.ready:
             return  # sending made the room that a publisher waits for
-        mask = selectors.EVENT_READ
-        if self.outbox and live.link.is_blocked:
-            mask |= selectors.EVENT_WRITE
-        if mask != live.mask:
-            self._selector.modify(live.sock, mask)
-            live.mask = mask
+        is_full = self.outbox and live.link.is_blocked
+        selector = self._full_selector if is_full else self._selector
         timeout = None if wake_at == math.inf else max(0.0, wake_at - now)
-        for key, _ in self._selector.select(timeout):
+        for key, _ in selector.select(timeout):
             if key.fileobj is self._bell:
                 with contextlib.suppress(BlockingIOError):
                     self._bell.recv(4096)
@@ -412,7 +416,7 @@ class Loop:
         """The subscription that a permissions error is about."""
         if error.sid is not None:
             return self.entries.get(error.sid)
-        for entry in self.entries.values():
+        for entry in list(self.entries.values()):
             if (entry.subject, entry.queue) == (error.subject, error.queue):
                 return entry
         return None
@@ -454,20 +458,25 @@ class Loop:
         subscription: Subscription | None = None,
         on_notice: Callable[[], None] | None = None,
     ) -> int:
-        """Registers a route, tells the server, and returns the sid."""
-        self._last_sid += 1
-        sid = self._last_sid
-        self.routes.add(sid, route)
-        owner = None if subscription is None else weakref.ref(subscription)
+        """Registers a route, tells the server, and returns the sid.
+
+        It lasts as long as the subscription, also when a signal handler raises here.
+        """
+        sid = next(self._sids)
+        owner = None
+        if subscription is not None:
+            owner = weakref.ref(subscription, lambda _: self.orphaned(sid))
         self.entries[sid] = Entry(subject, queue, route, owner, on_notice)
+        self.routes.add(sid, route)
         self._control(sub_frame(subject, queue, sid))
         return sid
 
     def unsubscribe(self, sid: int, limit: int = 0) -> None:
         """Ends the server's interest, at once or after `limit` messages in all."""
-        self._control(unsub_frame(sid, limit))
         if not limit:
+            # First, lest a new link that is just being made replays it.
             self.forget(sid)
+        self._control(unsub_frame(sid, limit))
 
     def stop_interest(self, sid: int) -> None:
         """Ends the server's interest; what is under way is still delivered."""
@@ -482,9 +491,9 @@ class Loop:
         self.entries.pop(sid, None)
 
     def orphaned(self, sid: int) -> None:
-        """Nobody holds the subscription any more. Called by a finalizer: takes no lock."""
+        """Nobody holds the subscription any more. The collector calls: it takes no lock."""
         self._orphans.append(sid)
-        self.keeper.ring()
+        self.alert()
 
     def forget_orphans(self) -> None:
         """The keeper's part of `orphaned`."""
@@ -515,13 +524,18 @@ class Loop:
 
     def request_inbox(self) -> Replies:
         """The inbox of all requests, subscribed when first needed."""
-        if self.replies is None:
+        replies = self.replies
+        if replies is None:
             from .._engine.arguments import unique_name
 
             prefix = f"{self.options.inbox_prefix}.{unique_name()}."
-            self.replies = Replies(prefix, self)
-            self.subscribe(prefix + "*", None, self.replies)
-        return self.replies
+            fresh = Replies(prefix, self)
+            sid = self.subscribe(prefix + "*", None, fresh)
+            # Others see it when its SUB is on the way, not before.
+            replies = self.replies = fresh if self.replies is None else self.replies
+            if replies is not fresh:
+                self.unsubscribe(sid)
+        return replies
 
     # Links ----------------------------------------------------------------------------
 
@@ -542,7 +556,7 @@ class Loop:
                 logger.error("the loop of a connection failed", exc_info=error)
             # It is kept, and told to others: whose frames it came through is dropped.
             live.error = error.with_traceback(None)
-        self.helm.stop()
+        self.helm.stop(live.link)
         self.wake()
         self.keeper.ring()
 
@@ -566,7 +580,11 @@ class Loop:
                 self.pool.failed(server, failure, monotonic())
                 failures.append((server.label, failure))
             else:
-                self.install(call)
+                try:
+                    self.install(call)
+                except BaseException:
+                    call.sock.close()
+                    raise
                 return
         raise self._no_servers(failures, timeout)
 
@@ -612,11 +630,14 @@ class Loop:
         # in the replay or in both, and the server ignores the second SUB of a sid.
         self.outbox.expect_link()
         self._selector.register(call.sock, selectors.EVENT_READ)
+        self._full_selector.register(
+            call.sock, selectors.EVENT_READ | selectors.EVENT_WRITE
+        )
         self.live = live
         if self.status in (Status.CONNECTING, Status.RECONNECTING):
             self.status = Status.CONNECTED
         refused = self.outbox.attach(call.link, self._replay())
-        self.helm.start()
+        self.helm.start(call.link)
         self.linked.open()
         self._discover(call.info, is_news=self._was_connected)
         if refused:
@@ -657,7 +678,7 @@ class Loop:
         live = self.live
         if live is None:
             return
-        self.helm.stop()
+        self.helm.stop(live.link)
         deadline = monotonic() + 1.0
         while monotonic() < deadline:
             self.wake()
@@ -668,8 +689,10 @@ class Loop:
         self.live = None
         self.outbox.detach()
         self._count_past(live)
-        with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(live.sock)
+        for selector in (self._selector, self._full_selector):
+            with contextlib.suppress(KeyError, ValueError):
+                selector.unregister(live.sock)
+        live.link.close()
         live.sock.close()
         if error is not None:
             self.last_error = error
@@ -801,21 +824,33 @@ class Loop:
         self.linked.open(self.closed_error())
 
     def finish(self) -> None:
-        """The keeper's last work: every waiting thread is told, every resource released."""
-        self.helm.close()
-        self._send_last_words()
-        self.end_link()
-        self.outbox.abandon(self.closed_error)
-        self._end_routes()
-        self._selector.close()
-        self._bell.close()
-        self._rope.close()
+        """The keeper's last work: every waiting thread is told, every resource released.
+
+        Each step is taken, last to first, even if one before it fails.
+        """
+        with contextlib.ExitStack() as steps:
+            steps.callback(self.finished.open)
+            steps.callback(self._finished)
+            steps.callback(self._release)
+            steps.callback(self._end_routes)
+            steps.callback(self.outbox.abandon, self.closed_error)
+            steps.callback(self.end_link)
+            steps.callback(self._send_last_words)
+            steps.callback(self.helm.close)
+
+    def _finished(self) -> None:
         self.status = Status.CLOSED
         # The collector does not see what messages refer to: a closed loop, to which they
         # do, must itself lead to nothing of the user's.
         del self._fields
         self.tell(events.Closed(self._close_error))
-        self.finished.open()
+
+    def _release(self) -> None:
+        """Gives the loop's own descriptors back."""
+        self._selector.close()
+        self._full_selector.close()
+        self._bell.close()
+        self._rope.close()
 
     def _send_last_words(self) -> None:
         """What was published before close is sent, if the link takes it soon."""
@@ -834,9 +869,7 @@ class Loop:
         self._is_closing = True
         if self.live is not None:
             self.live.sock.close()
-        self._selector.close()
-        self._bell.close()
-        self._rope.close()
+        self._release()
         self.finished.open()
 
     def forked(self) -> None:
@@ -856,10 +889,9 @@ class Loop:
         # Closing the child's descriptors leaves the parent's open files as they are. The
         # selector is closed as a whole: unregistering would reach into the parent's.
         if live is not None:
+            live.link.abandon()
             live.sock.close()
-        self._selector.close()
-        self._bell.close()
-        self._rope.close()
+        self._release()
         self.status = Status.CLOSED
         self.dispatch = Dispatch(None)
         self.finished.open()
