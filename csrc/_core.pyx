@@ -1443,6 +1443,7 @@ cdef class Replies(Route):
     cdef readonly uint64_t unclaimed   # answers that nobody waited for any more
     cdef readonly bint gathers         # answers are noticed, for somebody who does not wait
     cdef readonly object answered      # a deque of the replies that were not dealt with yet
+    cdef readonly object reason        # the exception that ended it, or None
 
     def __init__(self, prefix, owner=None, bint gathers=False):
         self.prefix = prefix
@@ -1484,7 +1485,10 @@ cdef class Replies(Route):
         reply.subject = subject
         reply.token = token
         reply.inbox = self.prefix + token.decode("ascii")
-        self.waiting[token] = reply
+        if self.reason is None:
+            self.waiting[token] = reply
+        else:
+            self.fail_one(reply, self.reason)
         return reply
 
     def drop(self, Reply reply not None):
@@ -1499,8 +1503,9 @@ cdef class Replies(Route):
                 self.fail_one(reply, error)
 
     def fail_all(self, error):
-        """Ends every waiting request with the error."""
+        """Ends every waiting request, and every later one, with the error."""
         cdef Reply reply
+        self.reason = error
         for reply in list(self.waiting.values()):
             self.fail_one(reply, error)
 
@@ -2420,8 +2425,8 @@ cdef class Outbox:
         for i in range(self.border_first, self.border_last):
             size = <Py_ssize_t>self.borders[i].size
             if self.borders[i].ticket == <PyObject *>ticket:
-                if self.link is not None and self.link.tls_pending is not None:
-                    # TLS has seen these bytes and must be offered the same again.
+                if self.link is not None and at - self.first < self.link.doubtful:
+                    # TLS has seen these bytes: it may have sent them.
                     return False
                 memmove(
                     self.buffer + at, self.buffer + at + size, <size_t>(self.last - at - size)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from jsclient._core import Link, Outbox, Parser, Routes
+from jsclient._core import Link, Outbox, Parser, Replies, Routes
 from jsclient.errors import ProtocolError
 from tests.harness.compiled import Rig
 from tests.harness.helms import Sailor
@@ -251,6 +251,19 @@ def test_what_tls_may_have_sent_is_not_sent_again_on_the_next_link(
         secured.outbox.send()
     secured.outbox.detach()
     assert secured.outbox.unsent() == frame(b"2") + frame(b"3")
+
+
+def test_a_frame_that_tls_has_seen_cannot_be_withdrawn() -> None:
+    secured = Secured()
+    replies = Replies("_INBOX.")
+    tickets = [replies.open("a") for _ in range(2)]
+    secured.tls.steps = [again, again]
+    for ticket in tickets:
+        secured.outbox.publish("a", b"x", None, None, True, ticket)
+    withdrawn = [secured.outbox.withdraw(ticket) for ticket in tickets]
+    assert withdrawn == [False, True]
+    secured.outbox.send()
+    assert b"".join(secured.tls.written) == frame(b"x")
 
 
 @pytest.mark.parametrize("call", ["read", "write"])

@@ -1,6 +1,7 @@
 """Outgoing frames: their exact bytes, their borders, and what a lost link leaves."""
 
 import socket
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,6 +11,8 @@ from jsclient._core import (
     Link,
     Outbox,
     Parser,
+    Replies,
+    Reply,
     Routes,
     check_filter,
     check_subject,
@@ -55,6 +58,7 @@ class Line:
 
     def __init__(self, high_water: int = MIB, keep_limit: int = MIB) -> None:
         self.outbox = Outbox(high_water, keep_limit)
+        self.replies = Replies("_INBOX.")
         self.sockets: list[socket.socket] = []
         self.connect()
 
@@ -361,21 +365,32 @@ def test_an_urgent_publish_is_sent_at_once_even_in_a_burst(line: MakeLine) -> No
         assert made.read().endswith(b"PUB a 1\r\n%d\r\n" % i)
 
 
-def test_a_burst_asks_once_for_somebody_to_send_the_rest(line: MakeLine) -> None:
+def test_a_burst_is_gathered_and_arrives_in_order(line: MakeLine) -> None:
     made = line()
-    asked = [made.publish(b"%03d" % i) for i in range(200)]
-    assert asked.count(ASK_ALERT) == 1
-    assert asked.count(ASK_ROOM) == 0
-    assert made.outbox.look_away() is (len(made.outbox) > 0)
-    wire = b"".join(b"PUB a 3\r\n%03d\r\n" % i for i in range(200))
-    assert made.read_all() == wire
+    asked = {made.publish(b"%03d" % i) for i in range(200)}
+    assert asked <= {ASK_NOTHING, ASK_ALERT}
+    assert made.read_all() == b"".join(b"PUB a 3\r\n%03d\r\n" % i for i in range(200))
+
+
+def test_unsent_bytes_ask_for_somebody_until_somebody_looks_after_them(
+    line: MakeLine,
+) -> None:
+    made = stuck(line)
+    assert {made.publish(b"x") for _ in range(5)} == {ASK_ALERT}
+    made.outbox.look_after()
+    assert {made.publish(b"x") for _ in range(5)} == {ASK_NOTHING}
+    assert made.outbox.look_away()
+    made.read_all()
     assert not made.outbox.look_away()
 
 
-def test_nobody_is_alerted_while_somebody_looks_after_the_rest(line: MakeLine) -> None:
-    made = line()
+def test_whoever_looked_after_the_rest_is_asked_again_when_all_was_sent(
+    line: MakeLine,
+) -> None:
+    made = stuck(line)
     made.outbox.look_after()
-    assert {made.publish(b"x") for _ in range(200)} == {ASK_NOTHING}
+    made.read_all()
+    assert made.publish(b"x" * MIB) == ASK_ALERT
 
 
 def test_frames_arrive_whole_and_in_order_over_a_slow_link(line: MakeLine) -> None:
@@ -565,6 +580,75 @@ def test_borders_survive_growth_and_turning_over(line: MakeLine) -> None:
             wire += b"PUB a %d\r\n%b\r\n" % (len(payload), payload)
         assert made.read_all() == wire
         assert made.outbox.frames == 0
+
+
+# Requests that die with their link
+
+
+def ask(made: Line, data: bytes) -> Reply:
+    ticket = made.replies.open("a")
+    made.outbox.publish("a", data, None, None, True, ticket)
+    return ticket
+
+
+def test_a_ticket_tells_when_the_first_byte_of_its_frame_was_sent(
+    line: MakeLine,
+) -> None:
+    made = line(high_water=64 * MIB)
+    assert ask(made, b"x").is_begun
+    assert ask(made, b"x" * MIB).is_begun, "a part of it was sent"
+    waiting = ask(made, b"x")
+    begun = [waiting.is_begun]
+    made.read_all()
+    assert [*begun, waiting.is_begun] == [False, True]
+
+
+def test_a_frame_with_a_ticket_dies_with_its_link(line: MakeLine) -> None:
+    made = stuck(line)
+    made.publish(b"1")
+    ticket = ask(made, b"2")
+    made.publish(b"3")
+    made.outbox.detach()
+    assert made.outbox.unsent() == b"PUB a 1\r\n1\r\nPUB a 1\r\n3\r\n"
+    assert not ticket.is_begun
+    with pytest.raises(DisconnectedError):
+        ask(made, b"4")
+
+
+def test_a_frame_of_which_nothing_was_sent_can_be_withdrawn(line: MakeLine) -> None:
+    made = stuck(line)
+    tickets = [ask(made, b"%d" % i) for i in range(4)]
+    assert made.outbox.withdraw(tickets[1])
+    assert not made.outbox.withdraw(tickets[1])
+    assert made.outbox.withdraw(tickets[3])
+    assert made.outbox.frames == 3
+    wire = b"PUB begun %d\r\n" % MIB + b"x" * MIB + b"\r\n"
+    assert made.read_all() == wire + b"PUB a 1\r\n0\r\nPUB a 1\r\n2\r\n"
+    assert [ticket.is_begun for ticket in tickets] == [True, False, True, False]
+
+
+def test_a_begun_frame_cannot_be_withdrawn(line: MakeLine) -> None:
+    made = line(high_water=64 * MIB)
+    ticket = ask(made, b"x" * MIB)
+    assert not made.outbox.withdraw(ticket)
+    assert made.outbox.frames == 1
+
+
+@pytest.mark.parametrize("end", ["detach", "abandon", "sent", "dropped"])
+def test_the_outbox_lets_go_of_its_tickets(line: MakeLine, end: str) -> None:
+    made = stuck(line)
+    ticket = ask(made, b"x")
+    made.replies.drop(ticket)
+    before = sys.getrefcount(ticket)
+    if end == "detach":
+        made.outbox.detach()
+    elif end == "abandon":
+        made.outbox.abandon(refusal)
+    elif end == "sent":
+        made.read_all()
+    else:
+        made.outbox = Outbox(1, 1)
+    assert sys.getrefcount(ticket) == before - 1
 
 
 # The end

@@ -1,11 +1,16 @@
 """The inbox of all requests: every answer finds its own request."""
 
 import re
+import socket
 
 import pytest
 
-from jsclient._core import Parser, Replies, Reply, Routes, live_objects
-from jsclient.errors import ConnectionClosedError, PermissionsViolationError
+from jsclient._core import Link, Outbox, Parser, Replies, Reply, Routes, live_objects
+from jsclient.errors import (
+    ConnectionClosedError,
+    DisconnectedError,
+    PermissionsViolationError,
+)
 
 PREFIX = "_INBOX.abc."
 
@@ -13,8 +18,8 @@ PREFIX = "_INBOX.abc."
 class Desk:
     """Replies behind a parser."""
 
-    def __init__(self) -> None:
-        self.replies = Replies(PREFIX)
+    def __init__(self, gathers: bool = False) -> None:
+        self.replies = Replies(PREFIX, None, gathers)
         routes = Routes()
         routes.add(1, self.replies)
         self.parser = Parser(routes)
@@ -141,6 +146,42 @@ def test_all_waiting_requests_fail_at_once() -> None:
     desk.replies.fail_all(error)
     assert [reply.error for reply in opened] == [None, error, error]
     assert len(desk.replies) == 0
+
+
+def test_no_more_requests_are_opened_than_the_limit() -> None:
+    desk = Desk()
+    opened = [desk.replies.open("s", 2) for _ in range(4)]
+    assert [reply is None for reply in opened] == [False, False, True, True]
+    assert opened[0] is not None
+    desk.replies.drop(opened[0])
+    assert desk.replies.open("s", 2) is not None
+
+
+def test_only_requests_that_are_tied_to_their_link_fail_with_it() -> None:
+    desk = Desk()
+    free, tied = desk.replies.open("s"), desk.replies.open("s")
+    outbox = Outbox(1000, 1000)
+    near, far = socket.socketpair()
+    with near, far:
+        outbox.attach(Link(near.fileno()), b"")
+        outbox.publish("s", b"x", tied.inbox, None, ticket=tied)
+    error = DisconnectedError("lost")
+    desk.replies.fail_tied(error)
+    assert (free.error, tied.error, len(desk.replies)) == (None, error, 1)
+
+
+def test_answers_and_failures_are_gathered_for_one_who_does_not_wait() -> None:
+    desk = Desk(gathers=True)
+    first, second, third = (desk.replies.open("s") for _ in range(3))
+    desk.answer(second.inbox)
+    desk.answer(first.inbox)
+    assert desk.parser.notices == [desk.replies], "noticed once for both"
+    desk.replies.fail_subject("s", PermissionsViolationError("denied"))
+    assert list(desk.replies.answered) == [second, first, third]
+    desk.replies.answered.clear()
+    desk.parser.notices.clear()
+    desk.answer(desk.replies.open("s").inbox)
+    assert desk.parser.notices == [desk.replies]
 
 
 def test_finished_requests_leave_nothing_behind() -> None:
