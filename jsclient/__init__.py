@@ -1,11 +1,15 @@
-"""jsclient: a blocking, thread-safe NATS and JetStream client with a compiled wire core.
+"""jsclient: a blocking, thread-safe NATS client with a compiled wire core.
 
-import jsclient
+    import jsclient
 
-with jsclient.connect("nats://127.0.0.1:4222") as nc:
-    nc.publish("hello", b"world")
-    print(nc.request("service", b"ping", timeout=1.0).data)
+    with jsclient.connect("nats://127.0.0.1:4222") as nc:
+        nc.publish("hello", b"world")
+        print(nc.request("service", b"ping", timeout=1.0).data)
+
+Public are the names in `__all__`; modules that start with `_` are not.
 """
+
+from typing import TYPE_CHECKING
 
 from . import errors, events
 from ._core import Headers, Metadata, Msg
@@ -16,6 +20,9 @@ from .errors import *  # noqa: F403 - the error tree is part of the namespace
 from .events import *  # noqa: F403 - so are the events
 from .subscription import Subscription
 from .version import __version__
+
+if TYPE_CHECKING:
+    from . import server
 
 __all__ = [
     "Connection",

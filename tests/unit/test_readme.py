@@ -1,0 +1,114 @@
+"""What README.md and the examples show is true: every block of code runs, every command
+is there, and what they print is what the comments say.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from jsclient import server
+from tests import certificates
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+COMMAND = [sys.executable, "-W", "error"]
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.skipif(not EXAMPLES, reason="needs the source tree"),
+]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def targets() -> set[str]:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    lines = re.findall(r"^([a-z][a-z -]*):(?!=)", text, re.MULTILINE)
+    return {word for line in lines for word in line.split()}
+
+
+def extras() -> set[str]:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    table = text.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
+    return set(re.findall(r"^([a-z]+) = \[", table, re.MULTILINE))
+
+
+def test_the_tour_runs_from_top_to_bottom_and_prints_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certs = certificates.write(tmp_path)
+    monkeypatch.chdir(tmp_path)  # where the tour finds its ca.pem
+    tls = {"cert_file": certs.server.cert_file, "key_file": certs.server.key_file}
+    code = "\n".join(blocks("README.md", "python"))
+    said = io.StringIO()
+    with (
+        server.run(users={"app": "secret"}, config="no_auth_user: app") as plain,
+        server.run(tls=tls) as secure,
+        redirect_stdout(said),
+    ):
+        monkeypatch.setenv("NATS_URL", plain.url)
+        here = f"localhost:{secure.port}"
+        assert "nats.example.com:4222" in code
+        code = code.replace("nats.example.com:4222", here)
+        exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
+    expected = re.findall(r"^ *print\(.*\)  # (.+)$", code, re.MULTILINE)
+    assert len(expected) == code.count("print(")
+    assert said.getvalue().splitlines() == expected
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_every_command_of_the_page_is_there(page: str) -> None:
+    lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
+    assert lines
+    for line in lines:
+        match shlex.split(line, comments=True):
+            case ["make", target, *_]:
+                assert target in targets()
+            case ["python", script]:
+                assert ROOT / script in EXAMPLES
+            case ["pip", "install", what]:
+                named = re.fullmatch(r"\.(?:\[(\w+)\])?", what)
+                assert named is not None
+                assert named[1] is None or named[1] in extras()
+            case other:
+                pytest.fail(f"nobody checks {other}")
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_every_link_to_a_file_leads_to_one(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_runs_alike_on_a_given_server_and_on_its_own(
+    path: Path, server: server.Server
+) -> None:
+    without = {name: value for name, value in os.environ.items() if name != "NATS_URL"}
+    given = {**without, "NATS_URL": server.url}
+    answers = [
+        subprocess.run([*COMMAND, str(path)], env=env, capture_output=True, text=True)
+        for env in (given, without)
+    ]
+    for answer in answers:
+        assert (answer.returncode, answer.stderr) == (0, "")
+    assert answers[0].stdout == answers[1].stdout != ""
+
+
+def test_every_example_is_named_in_the_readme() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for path in EXAMPLES:
+        assert f"examples/{path.name}" in text
