@@ -10,6 +10,7 @@ it costs nothing.
 from __future__ import annotations
 
 import threading
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from .dispatch import logger
@@ -29,6 +30,8 @@ class Keeper:
         self._loop = loop
         self._bell = threading.Lock()
         self._bell.acquire()
+        self._shifts = 0  # of the helm, when last looked at
+        self._take_at = 0.0  # when a helm that nobody took since is ours
         self._thread = threading.Thread(
             target=self._run, name="jsclient-keeper", daemon=True
         )
@@ -72,32 +75,37 @@ class Keeper:
             loop.finish()
 
     def _watch(self) -> None:
-        """One look at a link that is well."""
-        loop = self._loop
+        """One look at a link that is well.
+
+        Publishers may ring all the time; the helm must not lie free longer for that.
+        """
+        loop, now = self._loop, monotonic()
         loop.forget_orphans()
-        if loop.outbox.look_away():
-            self._send_tail()
-        shifts = loop.helm.shifts
-        if self.nap(PATIENCE):
-            return
-        if loop.helm.shifts == shifts and loop.helm.is_free:
+        if loop.helm.shifts != self._shifts or not loop.helm.is_free:
+            self._shifts = loop.helm.shifts
+            self._take_at = now + PATIENCE
+        if now >= self._take_at:
             loop.helm.keep()
+            self._take_at = monotonic() + PATIENCE
+        elif loop.outbox.look_away():
+            self._send_tail()
+        else:
+            self.nap(self._take_at - now)
 
     def _send_tail(self) -> None:
         """Sends what a burst of publishes left, once it had time to grow."""
         loop = self._loop
-        while loop.outbox.look_away() and not loop.is_closing:
-            live = loop.live
-            if live is None or live.error is not None:
-                return
-            self.nap(LINGER)
-            loop.outbox.send()
-            if live.link.error is not None:
-                loop.fail(live, live.link.error)
-            elif loop.outbox and live.link.is_blocked:
-                # The socket is full: whoever is at the helm waits until it is not.
-                if loop.helm.is_free:
-                    loop.helm.keep()
-                else:
-                    loop.wake()
-                    self.nap(0.05)
+        live = loop.live
+        if live is None or live.error is not None:
+            return
+        self.nap(LINGER)
+        loop.outbox.send()
+        if live.link.error is not None:
+            loop.fail(live, live.link.error)
+        elif loop.outbox and live.link.is_blocked:
+            # The socket is full: whoever is at the helm waits until it is not.
+            if loop.helm.is_free:
+                loop.helm.keep()
+            else:
+                loop.wake()
+                self.nap(0.05)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import jsclient
 from jsclient.events import Event
+from tests.harness.scripted import Peer, ScriptError
 
 TIMEOUT = 5.0
 
@@ -77,3 +78,14 @@ def connected(
         "connect_timeout": TIMEOUT,
     }
     return jsclient.connect(url, **{**quick, **options})
+
+
+def answer_pings(peer: Peer) -> None:
+    """A step: answer every PING until the client ends the connection."""
+    try:
+        while True:
+            peer.expect(b"PING\r\n", timeout=60.0)
+            peer.send(b"PONG\r\n", may_fail=True)
+    except ScriptError:
+        if not peer.client_ended:
+            raise
