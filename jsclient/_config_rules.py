@@ -12,7 +12,7 @@ from datetime import timedelta
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from ._core import check_filter, check_subject
+from ._core import check_filter
 from ._engine.values import (
     MAX_DESCRIPTION_BYTES,
     check_group,
@@ -26,7 +26,8 @@ from ._engine.values import (
 from .errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from .config import ConsumerConfig, StreamConfig, StreamSource, SubjectTransform
+    from ._config_parts import StreamSource
+    from .config import ConsumerConfig, StreamConfig
 
 _MILLISECOND = 1_000_000  # in nanoseconds
 _MOST_REPLICAS = 5
@@ -218,8 +219,8 @@ def check_stream(config: StreamConfig) -> None:
         raise InvalidArgumentError("sources must differ from each other")
     if config.mirror is not None:
         _check_source(config.mirror, "mirror")
-    if config.subject_transform is not None:
-        _check_transform(config.subject_transform, "subject_transform")
+    if config.subject_transform is not None and config.subject_transform.src:
+        check_filter(config.subject_transform.src, "subject_transform.src")
     _check_republish(config)
 
 
@@ -300,14 +301,12 @@ def _check_source(source: StreamSource, name: str) -> None:
             raise InvalidArgumentError(
                 f"{name}.filter_subject cannot go with subject_transforms"
             )
-    for transform in transforms:
-        _check_transform(transform, f"{name}.subject_transforms")
     _check_filters(
-        [transform.src or ">" for transform in transforms],
+        [transform.src for transform in transforms if transform.src],
         f"{name}.subject_transforms",
     )
-    if source.external is not None:
-        check_subject(source.external.api or "", f"{name}.external.api")
+    if source.external is not None and source.external.api:
+        _check_literal(source.external.api, f"{name}.external.api")
     if source.consumer is None:
         return
     if source.opt_start_seq or source.opt_start_time or source.filter_subject:
@@ -320,25 +319,20 @@ def _check_source(source: StreamSource, name: str) -> None:
     )
 
 
-def _check_transform(transform: SubjectTransform, name: str) -> None:
-    if transform.src:
-        check_filter(transform.src, f"{name}.src")
-    if not transform.dest:
-        raise InvalidArgumentError(f"{name}.dest must not be empty")
-
-
 def _check_republish(config: StreamConfig) -> None:
     republish = config.republish
     if republish is None:
         return
     if republish.src:
         check_filter(republish.src, "republish.src")
-    if not republish.dest:
-        raise InvalidArgumentError("republish.dest must not be empty")
     # With a transform, `>` means the subjects that the transform makes.
-    if config.subject_transform is not None and republish.dest == ">":
+    if not republish.dest or (config.subject_transform and republish.dest == ">"):
         return
-    for subject in config.subjects or ():
+    subjects = config.subjects
+    if not subjects:
+        # A stream that neither gets subjects nor takes from another has its name.
+        subjects = [] if config.mirror or config.sources else [str(config.name)]
+    for subject in subjects:
         if subjects_overlap(republish.dest, subject):
             raise InvalidArgumentError(
                 f"republish.dest overlaps the stream's own subject {subject!r}"

@@ -7,13 +7,13 @@ a field or add one: what is missing has its zero value, what is unknown is in `r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
-from ._engine.values import Timestamp, duration_seconds, parse_time
+from ._engine import reading
+from ._engine.reading import Raw, read
+from ._engine.values import Timestamp
 from .config import ConsumerConfig, ExternalStream, StreamConfig, SubjectTransform
-from .errors import InvalidArgumentError
 from .jetstream_errors import ApiError, api_error
 
 __all__ = [
@@ -35,58 +35,6 @@ __all__ = [
     "StreamState",
     "Timestamp",
 ]
-
-_T = TypeVar("_T")
-# JSON of a server; any shape may hide behind a name.
-Raw = Mapping[str, Any]
-
-
-def _int(raw: Raw, name: str) -> int:
-    value = raw.get(name)
-    return value if isinstance(value, int) else 0
-
-
-def _text(raw: Raw, name: str) -> str:
-    value = raw.get(name)
-    return value if isinstance(value, str) else ""
-
-
-def _time(raw: Raw, name: str) -> Timestamp | None:
-    try:
-        return parse_time(_text(raw, name))
-    except InvalidArgumentError:
-        return None  # missing, or in a form of another release
-
-
-def _seconds(raw: Raw, name: str) -> float:
-    return duration_seconds(_int(raw, name))
-
-
-def _active(raw: Raw) -> float | None:
-    """How long ago a peer was heard of; a negative number says never."""
-    ns = _int(raw, "active")
-    return None if ns < 0 else duration_seconds(ns)
-
-
-def _map(raw: Raw, name: str) -> Raw:
-    value = raw.get(name)
-    return value if isinstance(value, dict) else {}
-
-
-def _part(raw: Raw, name: str, make: Callable[[dict[str, Any]], _T]) -> _T | None:
-    value = raw.get(name)
-    return make(value) if isinstance(value, dict) else None
-
-
-def _parts(raw: Raw, name: str, make: Callable[[dict[str, Any]], _T]) -> tuple[_T, ...]:
-    value = raw.get(name)
-    entries = value if isinstance(value, list) else ()
-    return tuple(make(entry) for entry in entries if isinstance(entry, dict))
-
-
-def _ints(raw: Raw, name: str) -> tuple[int, ...]:
-    value = raw.get(name)
-    return tuple(value) if isinstance(value, list) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +59,12 @@ class PubAck:
         """The ack that a stream's JSON tells; `stream` is empty if it is none."""
         count = raw.get("count")
         return cls(
-            _text(raw, "stream"),
-            _int(raw, "seq"),
-            raw.get("duplicate") is True,
-            _text(raw, "domain") or None,
+            reading.text(raw, "stream"),
+            reading.integer(raw, "seq"),
+            reading.flag(raw, "duplicate"),
+            reading.text_or_none(raw, "domain"),
             _counter(raw),
-            _text(raw, "batch") or None,
+            reading.text_or_none(raw, "batch"),
             count if isinstance(count, int) else None,
         )
 
@@ -146,16 +94,7 @@ class PeerInfo:
     @classmethod
     def from_api(cls, raw: Raw) -> PeerInfo:
         """The peer that a server's JSON tells of."""
-        return cls(
-            name=_text(raw, "name"),
-            current=raw.get("current") is True,
-            offline=raw.get("offline") is True,
-            active=_active(raw),
-            lag=_int(raw, "lag"),
-            peer=_text(raw, "peer"),
-            pending=raw.get("pending") is True,
-            raw=raw,
-        )
+        return read(cls, raw, _READERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,16 +113,7 @@ class ClusterInfo:
     @classmethod
     def from_api(cls, raw: Raw) -> ClusterInfo:
         """The cluster that a server's JSON tells of."""
-        return cls(
-            name=_text(raw, "name"),
-            raft_group=_text(raw, "raft_group"),
-            leader=_text(raw, "leader"),
-            leader_since=_time(raw, "leader_since"),
-            system_account=raw.get("system_account") is True,
-            traffic_account=_text(raw, "traffic_account"),
-            replicas=_parts(raw, "replicas", PeerInfo.from_api),
-            raw=raw,
-        )
+        return read(cls, raw, _READERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,21 +132,7 @@ class SourceInfo:
     @classmethod
     def from_api(cls, raw: Raw) -> SourceInfo:
         """The source that a server's JSON tells of."""
-        name = _text(raw, "name")
-        return cls(
-            name=name,
-            external=_part(raw, "external", ExternalStream.from_api),
-            lag=_int(raw, "lag"),
-            active=_active(raw),
-            error=_part(
-                raw, "error", lambda error: api_error(error, doing=f"source {name}")
-            ),
-            filter_subject=_text(raw, "filter_subject"),
-            subject_transforms=_parts(
-                raw, "subject_transforms", SubjectTransform.from_api
-            ),
-            raw=raw,
-        )
+        return read(cls, raw, _READERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +145,7 @@ class LostData:
     @classmethod
     def from_api(cls, raw: Raw) -> LostData:
         """The losses that a server's JSON tells of."""
-        return cls(msgs=_ints(raw, "msgs"), bytes=_int(raw, "bytes"))
+        return read(cls, raw, _READERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,21 +169,7 @@ class StreamState:
     @classmethod
     def from_api(cls, raw: Raw) -> StreamState:
         """The state that a server's JSON tells."""
-        return cls(
-            messages=_int(raw, "messages"),
-            bytes=_int(raw, "bytes"),
-            first_seq=_int(raw, "first_seq"),
-            first_ts=_time(raw, "first_ts"),
-            last_seq=_int(raw, "last_seq"),
-            last_ts=_time(raw, "last_ts"),
-            num_subjects=_int(raw, "num_subjects"),
-            subjects=_map(raw, "subjects"),
-            num_deleted=_int(raw, "num_deleted"),
-            deleted=_ints(raw, "deleted"),
-            lost=_part(raw, "lost", LostData.from_api),
-            consumer_count=_int(raw, "consumer_count"),
-            raw=raw,
-        )
+        return read(cls, raw, _READERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,11 +183,7 @@ class StreamAlternate:
     @classmethod
     def from_api(cls, raw: Raw) -> StreamAlternate:
         """The alternate that a server's JSON tells of."""
-        return cls(
-            name=_text(raw, "name"),
-            domain=_text(raw, "domain") or None,
-            cluster=_text(raw, "cluster"),
-        )
+        return read(cls, raw, _READERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,18 +204,7 @@ class StreamInfo:
     @classmethod
     def from_api(cls, raw: Raw) -> StreamInfo:
         """The stream that a server's JSON tells of."""
-        return cls(
-            config=StreamConfig.from_api(_map(raw, "config")),
-            created=_time(raw, "created"),
-            state=StreamState.from_api(_map(raw, "state")),
-            domain=_text(raw, "domain") or None,
-            cluster=_part(raw, "cluster", ClusterInfo.from_api),
-            mirror=_part(raw, "mirror", SourceInfo.from_api),
-            sources=_parts(raw, "sources", SourceInfo.from_api),
-            alternates=_parts(raw, "alternates", StreamAlternate.from_api),
-            ts=_time(raw, "ts"),
-            raw=raw,
-        )
+        return read(cls, raw, _READERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,11 +218,7 @@ class SequenceInfo:
     @classmethod
     def from_api(cls, raw: Raw) -> SequenceInfo:
         """The place that a server's JSON tells."""
-        return cls(
-            consumer_seq=_int(raw, "consumer_seq"),
-            stream_seq=_int(raw, "stream_seq"),
-            last_active=_time(raw, "last_active"),
-        )
+        return read(cls, raw, _READERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,11 +232,7 @@ class PriorityGroupInfo:
     @classmethod
     def from_api(cls, raw: Raw) -> PriorityGroupInfo:
         """The group that a server's JSON tells of."""
-        return cls(
-            group=_text(raw, "group"),
-            pinned_client_id=_text(raw, "pinned_client_id"),
-            pinned_ts=_time(raw, "pinned_ts"),
-        )
+        return read(cls, raw, _READERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -381,25 +260,7 @@ class ConsumerInfo:
     @classmethod
     def from_api(cls, raw: Raw) -> ConsumerInfo:
         """The consumer that a server's JSON tells of."""
-        return cls(
-            stream_name=_text(raw, "stream_name"),
-            name=_text(raw, "name"),
-            created=_time(raw, "created"),
-            config=ConsumerConfig.from_api(_map(raw, "config")),
-            delivered=SequenceInfo.from_api(_map(raw, "delivered")),
-            ack_floor=SequenceInfo.from_api(_map(raw, "ack_floor")),
-            num_ack_pending=_int(raw, "num_ack_pending"),
-            num_redelivered=_int(raw, "num_redelivered"),
-            num_waiting=_int(raw, "num_waiting"),
-            num_pending=_int(raw, "num_pending"),
-            cluster=_part(raw, "cluster", ClusterInfo.from_api),
-            push_bound=raw.get("push_bound") is True,
-            paused=raw.get("paused") is True,
-            pause_remaining=_seconds(raw, "pause_remaining"),
-            ts=_time(raw, "ts"),
-            priority_groups=_parts(raw, "priority_groups", PriorityGroupInfo.from_api),
-            raw=raw,
-        )
+        return read(cls, raw, _READERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,11 +274,7 @@ class PauseInfo:
     @classmethod
     def from_api(cls, raw: Raw) -> PauseInfo:
         """The pause that a server's JSON tells of."""
-        return cls(
-            paused=raw.get("paused") is True,
-            pause_until=_time(raw, "pause_until"),
-            pause_remaining=_seconds(raw, "pause_remaining"),
-        )
+        return read(cls, raw, _READERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -436,16 +293,7 @@ class AccountLimits:
     @classmethod
     def from_api(cls, raw: Raw) -> AccountLimits:
         """The limits that a server's JSON tells."""
-        return cls(
-            max_memory=_int(raw, "max_memory"),
-            max_storage=_int(raw, "max_storage"),
-            max_streams=_int(raw, "max_streams"),
-            max_consumers=_int(raw, "max_consumers"),
-            max_ack_pending=_int(raw, "max_ack_pending"),
-            memory_max_stream_bytes=_int(raw, "memory_max_stream_bytes"),
-            storage_max_stream_bytes=_int(raw, "storage_max_stream_bytes"),
-            max_bytes_required=raw.get("max_bytes_required") is True,
-        )
+        return read(cls, raw, _READERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -463,15 +311,7 @@ class AccountTier:
     @classmethod
     def from_api(cls, raw: Raw) -> AccountTier:
         """The tier that a server's JSON tells of."""
-        return cls(
-            memory=_int(raw, "memory"),
-            storage=_int(raw, "storage"),
-            reserved_memory=_int(raw, "reserved_memory"),
-            reserved_storage=_int(raw, "reserved_storage"),
-            streams=_int(raw, "streams"),
-            consumers=_int(raw, "consumers"),
-            limits=AccountLimits.from_api(_map(raw, "limits")),
-        )
+        return read(cls, raw, _READERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -486,12 +326,7 @@ class ApiStats:
     @classmethod
     def from_api(cls, raw: Raw) -> ApiStats:
         """The numbers that a server's JSON tells."""
-        return cls(
-            level=_int(raw, "level"),
-            total=_int(raw, "total"),
-            errors=_int(raw, "errors"),
-            inflight=_int(raw, "inflight"),
-        )
+        return read(cls, raw, _READERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -517,21 +352,41 @@ class AccountInfo:
     @classmethod
     def from_api(cls, raw: Raw) -> AccountInfo:
         """The account that a server's JSON tells of."""
-        totals = AccountTier.from_api(raw)
-        return cls(
-            memory=totals.memory,
-            storage=totals.storage,
-            reserved_memory=totals.reserved_memory,
-            reserved_storage=totals.reserved_storage,
-            streams=totals.streams,
-            consumers=totals.consumers,
-            limits=totals.limits,
-            tiers={
-                name: AccountTier.from_api(tier)
-                for name, tier in _map(raw, "tiers").items()
-                if isinstance(tier, dict)
-            },
-            domain=_text(raw, "domain") or None,
-            api=ApiStats.from_api(_map(raw, "api")),
-            raw=raw,
-        )
+        return read(cls, raw, _READERS)
+
+
+def _source_error(raw: Raw, name: str) -> ApiError | None:
+    error = reading.mapping(raw, name)
+    doing = f"take messages from stream {reading.text(raw, 'name')}"
+    return api_error(error, doing=doing) if error else None
+
+
+_READERS: dict[str, reading.Reader] = {
+    "Raw": lambda raw, _name: raw,
+    "int": reading.integer,
+    "str": reading.text,
+    "str | None": reading.text_or_none,
+    "bool": reading.flag,
+    "float": reading.seconds,
+    "float | None": reading.seconds_or_none,
+    "Timestamp | None": reading.time,
+    "tuple[int, ...]": reading.integers,
+    "Mapping[str, int]": reading.mapping,
+    "ApiError | None": _source_error,
+    "StreamConfig": reading.one(StreamConfig.from_api),
+    "ConsumerConfig": reading.one(ConsumerConfig.from_api),
+    "ExternalStream | None": reading.one_or_none(ExternalStream.from_api),
+    "tuple[SubjectTransform, ...]": reading.several(SubjectTransform.from_api),
+    "tuple[PeerInfo, ...]": reading.several(PeerInfo.from_api),
+    "ClusterInfo | None": reading.one_or_none(ClusterInfo.from_api),
+    "SourceInfo | None": reading.one_or_none(SourceInfo.from_api),
+    "tuple[SourceInfo, ...]": reading.several(SourceInfo.from_api),
+    "LostData | None": reading.one_or_none(LostData.from_api),
+    "StreamState": reading.one(StreamState.from_api),
+    "tuple[StreamAlternate, ...]": reading.several(StreamAlternate.from_api),
+    "SequenceInfo": reading.one(SequenceInfo.from_api),
+    "tuple[PriorityGroupInfo, ...]": reading.several(PriorityGroupInfo.from_api),
+    "AccountLimits": reading.one(AccountLimits.from_api),
+    "Mapping[str, AccountTier]": reading.by_key(AccountTier.from_api),
+    "ApiStats": reading.one(ApiStats.from_api),
+}

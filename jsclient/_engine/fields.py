@@ -58,6 +58,7 @@ def kinds_of(kind: type, by_annotation: Kinds) -> Kinds:
 
 def clean_fields(config: Config, kinds: Kinds) -> None:
     """Checks the types of all fields that are set, and keeps each in its one form."""
+    config.extra = dict(config.extra)
     for name, value in _set_fields(config, kinds):
         setattr(config, name, kinds[name].clean(value, name))
 
@@ -90,7 +91,10 @@ def from_api(
 
 def show(config: Config, kinds: Kinds) -> str:
     """The configuration as text, without the many fields that are not set."""
-    parts = [f"{name}={value!r}" for name, value in _set_fields(config, kinds)]
+    parts = [
+        f"{name}={value.value if isinstance(value, Enum) else value!r}"
+        for name, value in _set_fields(config, kinds)
+    ]
     if config.extra:
         parts.append(f"extra={config.extra!r}")
     return f"{type(config).__name__}({', '.join(parts)})"
