@@ -535,6 +535,9 @@ class Loop:
             replies = self.replies = fresh if self.replies is None else self.replies
             if replies is not fresh:
                 self.unsubscribe(sid)
+            elif fresh.reason is not None:
+                # Refused already: this request fails, the next one asks again.
+                self.replies = None
         return replies
 
     # Links ----------------------------------------------------------------------------

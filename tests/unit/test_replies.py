@@ -148,6 +148,16 @@ def test_all_waiting_requests_fail_at_once() -> None:
     assert len(desk.replies) == 0
 
 
+def test_a_request_opened_after_all_failed_fails_too() -> None:
+    desk = Desk()
+    error = ConnectionClosedError("closed")
+    desk.replies.fail_all(error)
+    reply = desk.replies.open("s")
+    assert reply.error is error
+    assert desk.replies.reason is error
+    assert len(desk.replies) == 0
+
+
 def test_no_more_requests_are_opened_than_the_limit() -> None:
     desk = Desk()
     opened = [desk.replies.open("s", 2) for _ in range(4)]
