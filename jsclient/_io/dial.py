@@ -383,7 +383,7 @@ def _introduce(
         if rest:
             patience.wait(sock, selectors.EVENT_WRITE, doing)
     for _ in _control(sock, link, parser, patience, doing):
-        while parser.control and parser.control[0][0] == "ERR":
-            raise classify(parser.control[0][1], server=server.label).error
         if parser.pongs:
-            return
+            return  # what came with it is the session's
+        if parser.control and parser.control[0][0] == "ERR":
+            raise classify(parser.control[0][1], server=server.label).error
