@@ -29,6 +29,7 @@ CORE_TESTS = (
     "outbox",
     "parser",
     "parser_oracle",
+    "pub_ack",
     "replies",
 )
 
