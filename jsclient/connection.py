@@ -8,21 +8,25 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from . import errors, events
-from ._core import Gate, Headers, Inbox, Msg, check_filter, check_token
+from ._core import Gate, Inbox, Msg, check_filter, check_token
 from ._engine.arguments import (
+    Buffer,
+    HeadersLike,
     Seconds,
-    inbox_prefix as checked_prefix,
     integer,
     pending_limit,
     positive_seconds,
     seconds,
     text,
     unique_name,
+)
+from ._engine.arguments import (
+    inbox_prefix as checked_prefix,
 )
 from ._engine.info import ServerInfo
 from ._engine.options import MIB, Options
@@ -34,10 +38,8 @@ from .subscription import Subscription
 if TYPE_CHECKING:
     import ssl
 
-    Buffer = bytes | bytearray | memoryview
-    HeadersLike = (
-        Headers | Mapping[str, str | Sequence[str]] | Iterable[tuple[str, str]]
-    )
+    from .jetstream import JetStream
+
     Secret = str | Callable[[], str]
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
@@ -362,6 +364,35 @@ class Connection:
     def new_inbox(self) -> str:
         """A subject that nobody else uses, for answers."""
         return f"{self._loop.options.inbox_prefix}.{unique_name()}"
+
+    def jetstream(
+        self,
+        domain: str | None = None,
+        prefix: str | None = None,
+        timeout: Seconds = 5.0,
+        *,
+        max_pending: int = 4000,
+        ack_timeout: Seconds = 5.0,
+    ) -> JetStream:
+        """A JetStream context; it asks the server nothing until it is used.
+
+        Args:
+            domain: the JetStream domain to speak to, if not the server's own.
+            prefix: the subjects under which another account's API is imported.
+            timeout: how long its calls may take unless they say otherwise.
+            max_pending: how many `publish_async` may wait for their acks.
+            ack_timeout: how long such an ack may take.
+        """
+        from .jetstream import JetStream  # whoever does not use it does not pay for it
+
+        return JetStream(
+            self,
+            domain=domain,
+            prefix=prefix,
+            timeout=timeout,
+            max_pending=max_pending,
+            ack_timeout=ack_timeout,
+        )
 
     # The link -------------------------------------------------------------------------
 

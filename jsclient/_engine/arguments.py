@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from .._core import check_token
 from ..errors import InvalidArgumentError
 
 Seconds = float | int | timedelta
+# What a payload may be, and what headers may be given as.
+Buffer = bytes | bytearray | memoryview
+HeadersLike = (
+    Mapping[str, str | Sequence[str]] | Iterable[tuple[str, str | Sequence[str]]]
+)
 
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 

@@ -36,13 +36,14 @@ Handler = Callable[[events.Event], object]
 
 
 class Dispatch:
-    """Hands events to one handler and to the log."""
+    """Hands events to one handler and to the log, and runs callbacks of futures."""
 
     def __init__(self, handler: Handler | None) -> None:
         self.handler = handler
-        self._waiting: deque[events.Event] = deque()
+        self._waiting: deque[Callable[[], None]] = deque()
         self._missed = 0
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler may have something to tell while its thread tells.
+        self._lock = threading.RLock()
         self._is_running = False
 
     def tell(self, event: events.Event) -> None:
@@ -55,7 +56,12 @@ class Dispatch:
             ):
                 self._missed += 1
                 return
-            self._waiting.append(event)
+        self.call(lambda: self._hand_over(event))
+
+    def call(self, job: Callable[[], None]) -> None:
+        """Queues a job of the user's; returns at once."""
+        with self._lock:
+            self._waiting.append(job)
             if self._is_running:
                 return
             self._is_running = True
@@ -67,13 +73,13 @@ class Dispatch:
                 if not self._waiting:
                     self._is_running = False
                     return
-                event = self._waiting.popleft()
+                job = self._waiting.popleft()
                 missed, self._missed = self._missed, 0
             if missed:
                 self._hand_over(
                     events.ErrorEvent(Error(f"{missed} events were not delivered"))
                 )
-            self._hand_over(event)
+            job()
 
     def _hand_over(self, event: events.Event) -> None:
         level = _level(event)

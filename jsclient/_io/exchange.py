@@ -1,20 +1,18 @@
 """One request and its answer that die with their link.
 
-JetStream's requests and publishes must not sit in a reconnect buffer and appear later: they
-are sent on a link that is up, and when it is lost, or time runs out, the caller learns
-whether any byte of the request was sent.
+JetStream's requests and publishes must not sit in a reconnect buffer and appear later:
+they are sent on a link that is up, and when it is lost, or time runs out, the caller
+learns whether any byte of the request was sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic
 
 from .. import errors
 from .._core import Msg, Reply
+from .._engine.arguments import Buffer, HeadersLike
 from .loop import Loop
-
-HeadersLike = Mapping[str, str | Sequence[str]] | Iterable[tuple[str, str]]
 
 
 class UnsentError(errors.Error):
@@ -35,42 +33,55 @@ class UnansweredError(errors.Error):
 def exchange(
     loop: Loop,
     subject: str,
-    data: bytes,
+    data: Buffer,
     headers: HeadersLike | None,
     deadline: float,
 ) -> Msg:
     """Sends a request on the next link that is up and returns the answer.
 
-    Raises UnsentError or UnansweredError, PermissionsViolationError when the server refuses
-    the subject, and whatever a wrong argument deserves.
+    Raises UnsentError or UnansweredError, PermissionsViolationError when the server
+    refuses the subject, and whatever a wrong argument deserves.
     """
     loop.check_open()
     replies = loop.request_inbox()
     reply = replies.open(subject)
     try:
         send(loop, subject, data, headers, reply, deadline)
+        return receive(loop, reply, deadline)
+    finally:
+        replies.drop(reply)
+
+
+def receive(loop: Loop, reply: Reply, deadline: float) -> Msg:
+    """Waits for the answer to a request that `send` has sent."""
+    try:
         if not loop.wait(reply, deadline):
             if loop.outbox.withdraw(reply):
                 raise UnsentError("the link did not take it in time")
             raise UnansweredError("no answer came in time", is_lost=False)
-    finally:
-        replies.drop(reply)
-    msg = reply.msg
-    if msg is not None:
-        return msg
+    except errors.ConnectionClosedError as error:
+        reply.fail(error)
+    return outcome(reply)
+
+
+def outcome(reply: Reply) -> Msg:
+    """The answer, or what came instead of it."""
+    if reply.msg is not None:
+        return reply.msg
     error = reply.error
     assert error is not None
-    if isinstance(error, errors.DisconnectedError):
+    if isinstance(error, errors.ConnectionError):
         if reply.is_begun:
             raise UnansweredError(str(error), is_lost=True) from error
-        raise UnsentError(str(error)) from error
+        if isinstance(error, errors.DisconnectedError):
+            raise UnsentError(str(error)) from error
     raise error
 
 
 def send(
     loop: Loop,
     subject: str,
-    data: bytes,
+    data: Buffer,
     headers: HeadersLike | None,
     reply: Reply,
     deadline: float,

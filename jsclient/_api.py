@@ -1,0 +1,201 @@
+"""Requests to the JetStream API: JSON in, JSON out, errors by name, one deadline."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import Any, TypeVar
+
+from . import errors
+from ._core import Gate, Msg, check_subject
+from ._engine.arguments import HeadersLike, Seconds, seconds
+from ._io.exchange import UnansweredError, UnsentError, exchange
+from ._io.loop import Loop
+from .jetstream_errors import (
+    ApiError,
+    JetStreamNotEnabledError,
+    JetStreamUnavailableError,
+    UnsupportedByServerError,
+    api_error,
+)
+
+# JSON as the server made it.
+Json = dict[str, Any]
+Needs = list[tuple[str, tuple[int, int, int]]]
+_T = TypeVar("_T")
+
+# Pauses between two tries while JetStream has no leader: an election is short.
+FIRST_PAUSE = 0.05
+LAST_PAUSE = 0.5
+
+
+class Api:
+    """The API of one JetStream: its prefix and the time that a call may take."""
+
+    def __init__(self, loop: Loop, prefix: str, timeout: float) -> None:
+        self.loop = loop
+        self.prefix = prefix
+        self.timeout = timeout
+
+    def call(
+        self,
+        verb: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        doing: str,
+        timeout: Seconds | None = None,
+        is_safe: bool = False,
+        headers: HeadersLike | None = None,
+    ) -> Json:
+        """The answer of an endpoint, or the ApiError that it told.
+
+        While JetStream is briefly without a leader the call is repeated until its
+        deadline: the server says that nothing was done. A call whose link was lost is
+        repeated only if it `is_safe`, that is if doing it twice is like doing it once.
+        """
+        data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
+        deadline = monotonic() + self._limit(timeout)
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                msg = self._ask(verb, data, deadline, doing, is_safe, headers)
+                return self._read(msg, doing)
+            except ApiError as error:
+                until = monotonic() + pause
+                if not _is_brief(error, self.loop) or until >= deadline:
+                    raise
+                self.loop.wait(Gate(), until)
+                pause = min(2 * pause, LAST_PAUSE)
+
+    def ask(
+        self, verb: str, data: bytes, *, doing: str, timeout: Seconds | None = None
+    ) -> Msg:
+        """The answer of an endpoint that speaks no JSON; asking twice must be safe."""
+        deadline = monotonic() + self._limit(timeout)
+        return self._ask(verb, data, deadline, doing, True, None)
+
+    def _limit(self, timeout: Seconds | None) -> float:
+        return self.timeout if timeout is None else seconds(timeout)
+
+    def _ask(
+        self,
+        verb: str,
+        data: bytes,
+        deadline: float,
+        doing: str,
+        is_safe: bool,
+        headers: HeadersLike | None,
+    ) -> Msg:
+        subject = self.prefix + verb
+        while True:
+            try:
+                return exchange(self.loop, subject, data, headers, deadline)
+            except UnsentError as error:
+                raise errors.TimeoutError(f"{doing}: not sent: {error}") from error
+            except UnansweredError as error:
+                if not error.is_lost:
+                    raise errors.TimeoutError(f"{doing}: {error}") from error
+                self.loop.check_open()
+                if not is_safe:
+                    raise errors.DisconnectedError(
+                        f"{doing}: the link was lost before the answer came; "
+                        "it may be done or not"
+                    ) from error
+
+    def _read(self, msg: Msg, doing: str) -> Json:
+        if msg.status == 503 and not msg.data:
+            raise JetStreamNotEnabledError(
+                code=503,
+                description="no JetStream answers here",
+                doing=doing,
+            )
+        try:
+            answer = json.loads(msg.data)
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict):
+            raise errors.ServerError(f"{doing}: the answer is no JSON object")
+        if isinstance(answer.get("error"), dict):
+            raise api_error(answer["error"], doing=doing)
+        return answer
+
+    def refuse_too_new(self, needs: Needs) -> None:
+        """Raises for the first thing that the connected server is too old for."""
+        info = self.loop.info
+        for feature, version in needs:
+            if info.version_tuple < version:
+                raise UnsupportedByServerError(feature, version, info.version)
+
+    def pages(
+        self,
+        verb: str,
+        key: str,
+        make: Callable[[Any], _T],
+        *,
+        doing: str,
+        body: Mapping[str, Any] | None = None,
+        timeout: Seconds | None = None,
+    ) -> Listing[_T]:
+        """Everything that a paged endpoint lists.
+
+        In a cluster a page may lack entries whose leader did not answer; they are named
+        in `missing` and take part in the count, or the pages would repeat.
+        """
+        deadline = monotonic() + self._limit(timeout)
+        found: Listing[_T] = Listing()
+        offset = 0
+        while True:
+            page = self.call(
+                verb,
+                {**(body or {}), "offset": offset},
+                doing=doing,
+                timeout=max(0.0, deadline - monotonic()),
+                is_safe=True,
+            )
+            entries = page.get(key) or []
+            missing = page.get("missing") or []
+            found.extend(make(entry) for entry in entries)
+            found.missing += tuple(
+                name for name in missing if name not in found.missing
+            )
+            limit = page.get("limit") or len(entries) + len(missing)
+            offset += limit
+            if offset >= (page.get("total") or 0) or not (entries or missing):
+                return found
+
+
+class Listing(list[_T]):
+    """What the server has, and the names of what did not answer (`missing`)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.missing: tuple[str, ...] = ()
+
+
+def api_prefix(domain: str | None, prefix: str | None) -> str:
+    """The first tokens of the API's subjects, with the dot at their end."""
+    if domain is not None and prefix is not None:
+        raise errors.InvalidArgumentError("give a domain or a prefix, not both")
+    if domain is not None:
+        check_subject(domain, "domain")
+        if "." in domain or "*" in domain or ">" in domain:
+            raise errors.InvalidArgumentError(
+                f"domain must be a single literal token: {domain!r}"
+            )
+        return f"$JS.{domain}.API."
+    if prefix is None:
+        return "$JS.API."
+    prefix = prefix.removesuffix(".") if isinstance(prefix, str) else prefix
+    check_subject(prefix, "prefix")
+    if "*" in prefix or ">" in prefix:
+        raise errors.InvalidArgumentError(f"prefix must not have wildcards: {prefix!r}")
+    return prefix + "."
+
+
+def _is_brief(error: ApiError, loop: Loop) -> bool:
+    """Whether JetStream may be back in a moment."""
+    if isinstance(error, JetStreamNotEnabledError):
+        # Nobody answers: on a server without JetStream that will not change.
+        return error.err_code == 0 and loop.info.jetstream
+    return isinstance(error, JetStreamUnavailableError)

@@ -1,0 +1,155 @@
+"""The headers that tell a stream what to do with a message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import TypedDict
+
+from ..errors import InvalidArgumentError
+from .arguments import HeadersLike
+
+# With one of these a second try of the same publish would not mean the same.
+_CONDITIONS = (
+    "expected_last_seq",
+    "expected_last_subject_seq",
+    "expected_last_msg_id",
+    "increment",
+)
+
+
+class PublishOptions(TypedDict, total=False):
+    """What a publish may ask of the stream; see `JetStream.publish`."""
+
+    msg_id: str | None
+    expected_stream: str | None
+    expected_last_seq: int | None
+    expected_last_subject_seq: int | None
+    expected_last_subject: str | None
+    expected_last_msg_id: str | None
+    ttl: float | timedelta | str | None
+    rollup: str | None
+    increment: int | None
+    schedule: str | datetime | None
+    schedule_target: str | None
+    schedule_source: str | None
+    schedule_ttl: float | timedelta | str | None
+    schedule_time_zone: str | None
+
+
+def with_options(
+    headers: HeadersLike | None, options: PublishOptions
+) -> HeadersLike | None:
+    """The headers of a message, those of its options added.
+
+    Raises ValueError or TypeError naming the option that cannot be.
+    """
+    fields: list[tuple[str, str]] = []
+    for name, value in options.items():
+        if value is not None:
+            key, spell = _SPELLINGS[name]
+            fields.append((key, spell(value, name)))
+    if not fields:
+        return headers
+    if options.get("expected_last_subject") is not None and (
+        options.get("expected_last_subject_seq") is None
+    ):
+        raise InvalidArgumentError(
+            "expected_last_subject needs expected_last_subject_seq"
+        )
+    if headers is None:
+        return fields
+    given: Iterable[tuple[str, str | Sequence[str]]] = (
+        headers.items() if isinstance(headers, Mapping) else headers
+    )
+    merged = list(given)
+    known = {key for key, _ in merged}
+    for key, _ in fields:
+        if key in known:
+            raise InvalidArgumentError(
+                f"the header {key!r} is given as a header and as an option"
+            )
+    return [*merged, *fields]
+
+
+def can_be_repeated(options: PublishOptions) -> bool:
+    """Whether sending the message again after an unknown outcome stores it once."""
+    return options.get("msg_id") is not None and not any(
+        options.get(name) is not None for name in _CONDITIONS
+    )
+
+
+def _text(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+    if not value.strip():
+        raise InvalidArgumentError(f"{name} must not be blank")
+    return value
+
+
+def _sequence(value: object, name: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+    if not 0 <= value < 2**64:
+        raise InvalidArgumentError(f"{name} must be from 0 to 2**64 - 1: {value}")
+    return str(value)
+
+
+def _increment(value: object, name: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+    return f"{value:+d}"
+
+
+def _ttl(value: object, name: str) -> str:
+    if isinstance(value, str):
+        if value.lower() != "never":
+            raise InvalidArgumentError(
+                f"{name} must be a number of seconds, a timedelta or 'never': {value!r}"
+            )
+        return "never"
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(
+            f"{name} must be a number of seconds, a timedelta or 'never', "
+            f"not {type(value).__name__}"
+        )
+    if not 1 <= value < 2**63 or value != int(value):
+        raise InvalidArgumentError(
+            f"{name} must be whole seconds, at least 1: {value!r}"
+        )
+    return str(int(value))
+
+
+def _rollup(value: object, name: str) -> str:
+    if value not in ("sub", "all"):
+        raise InvalidArgumentError(f"{name} must be 'sub' or 'all': {value!r}")
+    return str(value)
+
+
+def _schedule(value: object, name: str) -> str:
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise InvalidArgumentError(f"{name} must have a time zone: {value!r}")
+        moment = value.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+        return f"@at {moment}"
+    return _text(value, name)
+
+
+_SPELLINGS = {
+    "msg_id": ("Nats-Msg-Id", _text),
+    "expected_stream": ("Nats-Expected-Stream", _text),
+    "expected_last_seq": ("Nats-Expected-Last-Sequence", _sequence),
+    "expected_last_subject_seq": ("Nats-Expected-Last-Subject-Sequence", _sequence),
+    "expected_last_subject": ("Nats-Expected-Last-Subject-Sequence-Subject", _text),
+    "expected_last_msg_id": ("Nats-Expected-Last-Msg-Id", _text),
+    "ttl": ("Nats-TTL", _ttl),
+    "rollup": ("Nats-Rollup", _rollup),
+    "increment": ("Nats-Incr", _increment),
+    "schedule": ("Nats-Schedule", _schedule),
+    "schedule_target": ("Nats-Schedule-Target", _text),
+    "schedule_source": ("Nats-Schedule-Source", _text),
+    "schedule_ttl": ("Nats-Schedule-TTL", _ttl),
+    "schedule_time_zone": ("Nats-Schedule-Time-Zone", _text),
+}

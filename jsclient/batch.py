@@ -1,0 +1,427 @@
+"""Publishing many messages as one batch: atomically, or fast.
+
+An AtomicBatch stores all of its messages or none. A FastBatch stores messages as they
+come, and the server acknowledges many of them at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Literal
+
+from . import errors
+from ._api import Api, Needs
+from ._core import Inbox, PubAck, Replies, Reply
+from ._engine.arguments import Buffer, HeadersLike, unique_name
+from ._engine.publish_headers import PublishOptions, with_options
+from ._io.exchange import UnansweredError, UnsentError, receive, send
+from .jetstream_errors import (
+    FastBatchError,
+    NoStreamResponseError,
+    PublishOutcomeUnknownError,
+    api_error,
+)
+from .publisher import failure, read_ack
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+ATOMIC: Needs = [("atomic batch publishing", (2, 12, 0))]
+FAST: Needs = [("fast batch publishing", (2, 14, 0))]
+
+Fields = list[tuple[str, str | Sequence[str]]]
+
+
+def _as_fields(headers: Any) -> Fields:
+    """Headers of any accepted form as a list that can be added to."""
+    if headers is None:
+        return []
+    return list(headers.items() if hasattr(headers, "items") else headers)
+
+
+class AtomicBatch:
+    """Messages that a stream stores all together or not at all.
+
+        with js.atomic_batch() as batch:
+            batch.add("orders.1", b"...")
+            batch.add("orders.2", b"...")
+            ack = batch.commit()
+
+    The last message is held back until `commit`, which marks it as the end. Leaving the
+    block without a commit gives the batch up.
+    """
+
+    def __init__(self, api: Api, timeout: float) -> None:
+        api.refuse_too_new(ATOMIC)
+        self.id = unique_name()
+        self._loop = api.loop
+        self._timeout = timeout
+        self._held: tuple[str, Buffer, Fields] | None = None
+        self._count = 0
+        self._staging: deque[Reply] = deque()
+        self._is_over = False
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(
+        self,
+        subject: str,
+        data: Buffer = b"",
+        *,
+        headers: HeadersLike | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> None:
+        """Adds a message; options are those of `JetStream.publish`.
+
+        Raises the ApiError of an earlier message that the stream refused: then none of
+        the batch is stored.
+        """
+        self._refuse_over()
+        fields = _as_fields(with_options(headers, options))
+        if self._held is not None:
+            self._stage()
+        self._count += 1
+        self._held = (subject, data, fields)
+
+    def commit(self) -> PubAck:
+        """Stores the messages; the PubAck has their `count` and the last one's `seq`.
+
+        Raises an AtomicBatchError, or another ApiError, when none is stored, and
+        PublishOutcomeUnknownError when nobody can know.
+        """
+        self._refuse_over()
+        if self._held is None:
+            raise errors.InvalidArgumentError("the batch has no messages")
+        subject, data, fields = self._held
+        self._is_over = True
+        deadline = monotonic() + self._timeout
+        while self._staging:
+            self._await_staged(deadline)
+        replies = self._loop.request_inbox()
+        reply = replies.open(subject)
+        marks = [*self._marks(self._count), ("Nats-Batch-Commit", "1")]
+        try:
+            send(self._loop, subject, data, [*fields, *marks], reply, deadline)
+            return read_ack(receive(self._loop, reply, deadline), subject)
+        except (UnsentError, UnansweredError) as error:
+            raise failure(error, subject, None) from error
+        finally:
+            replies.drop(reply)
+
+    def discard(self) -> None:
+        """Gives the batch up; the server forgets it after a while."""
+        self._is_over = True
+        for reply in self._staging:
+            self._loop.request_inbox().drop(reply)
+        self._staging.clear()
+
+    def _marks(self, sequence: int) -> list[tuple[str, str]]:
+        return [("Nats-Batch-Id", self.id), ("Nats-Batch-Sequence", str(sequence))]
+
+    def _stage(self) -> None:
+        """Sends the message that was held back; the first waits for its answer."""
+        assert self._held is not None
+        subject, data, fields = self._held
+        deadline = monotonic() + self._timeout
+        reply = self._loop.request_inbox().open(subject)
+        self._staging.append(reply)
+        try:
+            send(
+                self._loop,
+                subject,
+                data,
+                [*fields, *self._marks(self._count)],
+                reply,
+                deadline,
+                is_urgent=False,
+            )
+        except UnsentError as error:
+            self.discard()
+            raise errors.TimeoutError(
+                f"batch {self.id} was given up: message {self._count} was not sent: "
+                f"{error}"
+            ) from error
+        # The first answer tells whether the stream takes batches at all.
+        while self._staging and (self._count == 1 or self._staging[0].ready):
+            self._await_staged(deadline)
+
+    def _await_staged(self, deadline: float) -> None:
+        """The server took the oldest message that it has not answered for."""
+        reply = self._staging[0]
+        try:
+            msg = receive(self._loop, reply, deadline)
+            if msg.data or msg.status is not None:
+                read_ack(msg, reply.subject)
+                raise errors.ServerError(
+                    f"batch {self.id}: the server stored a message before its commit"
+                )
+        except (UnsentError, UnansweredError) as error:
+            self.discard()
+            raise errors.DisconnectedError(
+                f"batch {self.id} was given up and nothing of it is stored: {error}"
+            ) from error
+        except BaseException:
+            self.discard()
+            raise
+        self._loop.request_inbox().drop(reply)
+        self._staging.popleft()
+
+    def _refuse_over(self) -> None:
+        if self._is_over:
+            raise errors.InvalidArgumentError(f"batch {self.id} is over")
+
+    def __enter__(self) -> AtomicBatch:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if not self._is_over:
+            self.discard()
+
+
+class FastBatch:
+    """Messages that the server acknowledges many at a time.
+
+        with js.fast_batch() as batch:
+            for data in source:
+                batch.add("events.x", data)
+            ack = batch.commit()
+
+    `add` waits when the server is behind. `errors` collects what the server refused or
+    lost with `on_gap="ok"`; with "fail" the first such thing ends the batch.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        timeout: float,
+        *,
+        flow: int,
+        max_outstanding: int,
+        on_gap: Literal["fail", "ok"],
+    ) -> None:
+        api.refuse_too_new(FAST)
+        if not 1 <= flow <= 65535:
+            raise errors.InvalidArgumentError(f"flow must be from 1 to 65535: {flow}")
+        if not 1 <= max_outstanding <= 3:
+            raise errors.InvalidArgumentError(
+                f"max_outstanding must be from 1 to 3: {max_outstanding}"
+            )
+        if on_gap not in ("fail", "ok"):
+            raise errors.InvalidArgumentError(
+                f"on_gap must be 'fail' or 'ok': {on_gap!r}"
+            )
+        self.id = unique_name()
+        self.errors: list[errors.Error] = []
+        self._loop = api.loop
+        self._timeout = timeout
+        self._max_outstanding = max_outstanding
+        self._on_gap = on_gap
+        self._inbox = Inbox(api.loop)
+        self._prefix = f"{api.loop.options.inbox_prefix}.{self.id}"
+        self._pattern = f"{self._prefix}.{flow}.{on_gap}"
+        # Tickets tell a message that was sent from one that was not; no answer uses them.
+        self._tickets = Replies(self._prefix)
+        self._sid: int | None = None
+        self._live: object = None
+        self._sent = 0
+        self._acked = 0
+        self._interval = 0  # messages until the next ack; 0 before the first
+        self._subject = ""
+        self._final: PubAck | errors.Error | None = None
+        self._is_over = False
+
+    def __len__(self) -> int:
+        return self._sent
+
+    def add(
+        self,
+        subject: str,
+        data: Buffer = b"",
+        *,
+        headers: HeadersLike | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> None:
+        """Sends a message; options are those of `JetStream.publish`."""
+        self._refuse_over()
+        deadline = monotonic() + self._timeout
+        is_first = self._sent == 0
+        if is_first:
+            self._open()
+        self._send(
+            subject,
+            data,
+            with_options(headers, options),
+            0 if is_first else 1,
+            deadline,
+        )
+        self._subject = subject
+        self._await_acks(deadline)
+
+    def commit(self) -> PubAck:
+        """Ends the batch; the PubAck has the `count` of what is stored.
+
+        Raises an ApiError when nothing is stored, PublishOutcomeUnknownError when nobody
+        can know how much is.
+        """
+        self._refuse_over()
+        if self._sent == 0:
+            raise errors.InvalidArgumentError("the batch has no messages")
+        deadline = monotonic() + self._timeout
+        try:
+            if self._final is None:
+                self._send(self._subject, b"", None, 3, deadline)
+            while self._final is None:
+                self._take_control(deadline, "the batch was not committed in time")
+        finally:
+            self.discard()
+        if isinstance(self._final, PubAck):
+            return self._final
+        raise self._final
+
+    def discard(self) -> None:
+        """Ends the batch here; what was stored stays stored."""
+        self._is_over = True
+        if self._sid is not None and not self._loop.is_closing:
+            self._loop.unsubscribe(self._sid)
+        self._sid = None
+        self._inbox.end()
+
+    def _open(self) -> None:
+        self._loop.check_open()
+        self._live = self._loop.live
+        self._sid = self._loop.subscribe(f"{self._prefix}.>", None, self._inbox)
+
+    def _send(
+        self,
+        subject: str,
+        data: Buffer,
+        headers: Any,
+        operation: int,
+        deadline: float,
+    ) -> None:
+        """Sends one message of the batch, whose reply subject says its place."""
+        if self._loop.live is not self._live:
+            raise self._unknown("the link was lost")
+        if operation != 4:
+            self._sent += 1
+        ticket = self._tickets.open(subject)
+        self._tickets.drop(ticket)
+        outbox = self._loop.outbox
+        while True:
+            asked = outbox.publish(
+                subject,
+                data,
+                f"{self._pattern}.{self._sent}.{operation}.$FI",
+                headers,
+                operation != 1,
+                ticket,
+            )
+            if asked != 2:
+                break
+            room = outbox.await_room()
+            self._loop.wake()
+            if not self._loop.wait(room, deadline):
+                raise self._unknown("the link took no more messages")
+        if asked:
+            self._loop.alert()
+
+    def _await_acks(self, deadline: float) -> None:
+        """Waits while too many messages are without an ack, and for the first one."""
+        while self._inbox.count:
+            self._take_control(deadline, "")
+        while self._final is None and (
+            self._interval == 0
+            or self._acked + self._interval * self._max_outstanding <= self._sent
+        ):
+            # An ack may be lost: a ping asks for it again.
+            pause = monotonic() + self._timeout / 3
+            if not self._loop.wait(self._inbox, min(pause, deadline)):
+                if monotonic() >= deadline:
+                    raise self._unknown("no ack came in time")
+                if self._interval:
+                    self._send(self._subject, b"", None, 4, deadline)
+                continue
+            self._take_control(deadline, "no ack came in time")
+        self._raise_final_error()
+
+    def _take_control(self, deadline: float, late: str) -> None:
+        """Handles one control message of the server."""
+        msg = self._inbox.take()
+        while msg is None:
+            if self._loop.live is not self._live:
+                raise self._unknown("the link was lost")
+            if not self._loop.wait(self._inbox, deadline):
+                raise self._unknown(late)
+            msg = self._inbox.take()
+        if msg.status == 503 and not msg.data:
+            self._final = NoStreamResponseError(self._subject)
+            return
+        try:
+            control: Any = json.loads(msg.data)
+        except ValueError:
+            control = {}
+        kind = control.get("type")
+        if kind == "ack":
+            self._acked = max(self._acked, int(control.get("seq") or 0))
+            self._interval = int(control.get("msgs") or 1)
+        elif kind == "gap":
+            self._note(
+                FastBatchError(
+                    code=400,
+                    description=f"messages {control.get('last_seq')} to "
+                    f"{control.get('seq', 0) - 1} were lost",
+                    doing=f"publish batch {self.id}",
+                )
+            )
+        elif kind == "err":
+            self._note(api_error(control["error"], doing=f"publish batch {self.id}"))
+        else:
+            self._finish(msg)
+
+    def _finish(self, msg: Any) -> None:
+        try:
+            self._final = read_ack(msg, self._subject)
+        except errors.Error as error:
+            self._final = error
+
+    def _note(self, error: errors.Error) -> None:
+        self.errors.append(error)
+
+    def _raise_final_error(self) -> None:
+        """A batch that the server ended early takes no more messages."""
+        if self._final is None:
+            return
+        if isinstance(self._final, PubAck):
+            reason = self.errors[0] if self.errors else None
+            error: errors.Error = FastBatchError(
+                code=400,
+                description=f"the server ended the batch after {self._final.count} "
+                f"messages: {reason}",
+                doing=f"publish batch {self.id}",
+            )
+        else:
+            error = self._final
+        self.discard()
+        raise error
+
+    def _unknown(self, reason: str) -> errors.Error:
+        self.discard()
+        return PublishOutcomeUnknownError(
+            self._subject,
+            f"batch {self.id}: {reason}; {self._acked} of {self._sent} are acknowledged",
+        )
+
+    def _refuse_over(self) -> None:
+        if self._is_over:
+            raise errors.InvalidArgumentError(f"batch {self.id} is over")
+
+    def __enter__(self) -> FastBatch:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if not self._is_over:
+            self.discard()

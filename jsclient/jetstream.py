@@ -1,0 +1,433 @@
+"""JetStream: streams, consumers and publishing, from one context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+from . import consumer as consumers_api
+from . import publisher
+from . import stream as streams_api
+from ._api import Api, Listing, api_prefix
+from ._core import PubAck
+from ._engine.arguments import (
+    Buffer,
+    HeadersLike,
+    Seconds,
+    integer,
+    positive_seconds,
+    seconds,
+)
+from ._engine.publish_headers import (
+    PublishOptions,
+    can_be_repeated,
+    with_options,
+)
+from .batch import AtomicBatch, FastBatch
+from .config import ConsumerConfig, StreamConfig, stream_config
+from .consumer import Consumer
+from .errors import Error, InvalidArgumentError
+from .info import AccountInfo, PauseInfo
+from .publisher import AckFuture, AsyncPublisher
+from .stream import Stream
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .connection import Connection
+    from .publisher import Publishable
+
+
+class JetStream:
+    """What JetStream offers to one account, perhaps of another domain.
+
+    Made by `Connection.jetstream`. Making one asks the server nothing.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        domain: str | None = None,
+        prefix: str | None = None,
+        timeout: Seconds = 5.0,
+        max_pending: int = 4000,
+        ack_timeout: Seconds = 5.0,
+    ) -> None:
+        self._connection = connection  # lives as long as its contexts are held
+        self._loop = connection._loop
+        self._timeout = positive_seconds(timeout, "timeout")
+        self._api = Api(self._loop, api_prefix(domain, prefix), self._timeout)
+        self._max_pending = integer(max_pending, "max_pending", least=1)
+        self._ack_timeout = positive_seconds(ack_timeout, "ack_timeout")
+        self._async: AsyncPublisher | None = None
+
+    def account_info(self, *, timeout: Seconds | None = None) -> AccountInfo:
+        """Usage and limits of the account; JetStreamNotEnabledError if there is none."""
+        answer = self._api.call(
+            "INFO", doing="look up the account", timeout=timeout, is_safe=True
+        )
+        return AccountInfo.from_api(answer)
+
+    # Publishing -----------------------------------------------------------------------
+
+    def publish(
+        self,
+        subject: str,
+        data: Buffer = b"",
+        *,
+        headers: HeadersLike | None = None,
+        timeout: Seconds | None = None,
+        retries: int = 2,
+        retry_wait: Seconds = 0.25,
+        **options: Unpack[PublishOptions],
+    ) -> PubAck:
+        """Publishes a message and returns where the stream stored it.
+
+        Args:
+            msg_id: a message with an id that the stream saw lately is not stored again.
+            expected_stream, expected_last_seq, expected_last_msg_id: store it only if
+                the stream is this one, and its last message that one.
+            expected_last_subject_seq: store it only if the last message of the subject
+                (or of `expected_last_subject`) has this sequence; 0: if there is none.
+            ttl: seconds after which the stream forgets it, or "never".
+            rollup: "sub" or "all": it replaces older messages of the subject, or all.
+            increment: what is added to a counter.
+            schedule, schedule_target, schedule_source, schedule_ttl,
+                schedule_time_zone: when the stream is to publish it, and where.
+            retries, retry_wait: how often and how soon to try again while no stream
+                answers.
+
+        Raises:
+            NoStreamResponseError: no stream stores the subject.
+            ApiError: the stream refused the message; a subclass says why.
+            TimeoutError: it was not sent in time, and will not be.
+            PublishOutcomeUnknownError: it was sent and no ack came. Only a message with
+                a `msg_id` is sent again by itself after a lost link.
+        """
+        msg_id = options.get("msg_id")
+        can_repeat = False
+        if options:
+            headers = with_options(headers, options)
+            can_repeat = can_be_repeated(options)
+        return publisher.publish(
+            self._loop,
+            subject,
+            data,
+            headers,
+            timeout=self._timeout if timeout is None else seconds(timeout),
+            msg_id=msg_id,
+            can_repeat=can_repeat,
+            retries=retries,
+            retry_wait=seconds(retry_wait, "retry_wait"),
+        )
+
+    def publish_async(
+        self,
+        subject: str,
+        data: Buffer = b"",
+        *,
+        headers: HeadersLike | None = None,
+        timeout: Seconds | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> AckFuture:
+        """Publishes a message and returns a Future of its PubAck at once.
+
+        At most `max_pending` publishes wait for their acks; with more the call waits,
+        at most `timeout`, and raises TooManyPendingError. A future fails when its ack did
+        not come within `ack_timeout`, or the link was lost. Options are those of
+        `publish`.
+        """
+        if self._async is None:
+            self._async = AsyncPublisher(
+                self._loop,
+                max_pending=self._max_pending,
+                ack_timeout=self._ack_timeout,
+                retries=2,
+                retry_wait=0.25,
+            )
+        return self._async.publish(
+            subject,
+            data,
+            with_options(headers, options) if options else headers,
+            msg_id=options.get("msg_id"),
+            timeout=self._timeout if timeout is None else seconds(timeout),
+        )
+
+    def publish_all(
+        self,
+        messages: Iterable[Publishable],
+        *,
+        window: int = 1000,
+        timeout: Seconds | None = None,
+        on_error: Literal["raise", "return"] = "raise",
+    ) -> Iterator[PubAck | Error]:
+        """Publishes (subject, data) or (subject, data, headers) tuples as a pipeline.
+
+        Yields the PubAcks in order; nothing is published until it is iterated. At most
+        `window` messages are on their way, each with its `timeout`. The first error is
+        raised, and messages after it may or may not be stored; with `on_error="return"`
+        errors are yielded in the places of their acks.
+        """
+        if on_error not in ("raise", "return"):
+            raise InvalidArgumentError(
+                f"on_error must be 'raise' or 'return': {on_error!r}"
+            )
+        return publisher.publish_all(
+            self._loop,
+            messages,
+            window=integer(window, "window", least=1),
+            timeout=self._timeout if timeout is None else seconds(timeout),
+            on_error=on_error,
+        )
+
+    def flush_publishes(self, timeout: Seconds | None = 30.0) -> None:
+        """Waits until every `publish_async` so far has its outcome."""
+        if self._async is not None:
+            self._async.flush(seconds(timeout))
+
+    @property
+    def pending_publishes(self) -> int:
+        """How many `publish_async` have no outcome yet."""
+        return 0 if self._async is None else self._async.pending
+
+    def atomic_batch(self, *, timeout: Seconds | None = None) -> AtomicBatch:
+        """A batch of messages that are stored all together or not at all.
+
+        The stream must have `allow_atomic` (nats-server 2.12).
+        """
+        limit = self._timeout if timeout is None else seconds(timeout)
+        return AtomicBatch(self._api, limit)
+
+    def fast_batch(
+        self,
+        *,
+        flow: int = 100,
+        max_outstanding: int = 2,
+        on_gap: Literal["fail", "ok"] = "fail",
+        timeout: Seconds | None = None,
+    ) -> FastBatch:
+        """A stream of messages that the server acknowledges many at a time.
+
+        The stream must have `allow_batched` (nats-server 2.14). `flow` is the largest
+        number of messages between two acks, `max_outstanding` how many acks may be
+        missing. With `on_gap="fail"` a lost message ends the batch.
+        """
+        limit = self._timeout if timeout is None else seconds(timeout)
+        return FastBatch(
+            self._api,
+            limit,
+            flow=integer(flow, "flow", least=1),
+            max_outstanding=integer(max_outstanding, "max_outstanding", least=1),
+            on_gap=on_gap,
+        )
+
+    # Streams --------------------------------------------------------------------------
+
+    def create_stream(
+        self,
+        config: StreamConfig | None = None,
+        *,
+        pedantic: bool = False,
+        timeout: Seconds | None = None,
+        **fields: Any,
+    ) -> Stream:
+        """Makes a stream, of a StreamConfig or of its fields.
+
+        Making the same stream again is fine; StreamNameInUseError if a different one
+        has its name.
+        """
+        return Stream(
+            self._api,
+            streams_api.create(
+                self._api, config, fields, pedantic=pedantic, timeout=timeout
+            ),
+        )
+
+    def update_stream(
+        self,
+        config: StreamConfig | None = None,
+        *,
+        pedantic: bool = False,
+        timeout: Seconds | None = None,
+        **fields: Any,
+    ) -> Stream:
+        """Changes the fields of a stream that are given; all others stay."""
+        wanted = stream_config(config, **fields)
+        return Stream(
+            self._api,
+            streams_api.update(
+                self._api,
+                wanted.name or "",
+                streams_api.given_fields(wanted),
+                pedantic=pedantic,
+                timeout=timeout,
+            ),
+        )
+
+    def create_or_update_stream(
+        self,
+        config: StreamConfig | None = None,
+        *,
+        pedantic: bool = False,
+        timeout: Seconds | None = None,
+        **fields: Any,
+    ) -> Stream:
+        """Changes the given fields of a stream, or makes it if there is none."""
+        return Stream(
+            self._api,
+            streams_api.create_or_update(
+                self._api, config, fields, pedantic=pedantic, timeout=timeout
+            ),
+        )
+
+    def stream(self, name: str, *, timeout: Seconds | None = None) -> Stream:
+        """The stream of that name; StreamNotFoundError if there is none."""
+        return Stream(
+            self._api, streams_api.fetch_info(self._api, name, timeout=timeout)
+        )
+
+    def delete_stream(self, name: str, *, timeout: Seconds | None = None) -> None:
+        """Deletes a stream with all its messages and consumers."""
+        streams_api.delete(self._api, name, timeout=timeout)
+
+    def purge_stream(
+        self,
+        name: str,
+        *,
+        subject: str | None = None,
+        sequence: int | None = None,
+        keep: int | None = None,
+        timeout: Seconds | None = None,
+    ) -> int:
+        """Deletes messages of a stream and returns how many; see `Stream.purge`."""
+        return streams_api.purge(
+            self._api,
+            name,
+            subject=subject,
+            sequence=sequence,
+            keep=keep,
+            timeout=timeout,
+        )
+
+    def streams(
+        self, subject: str | None = None, *, timeout: Seconds | None = None
+    ) -> Listing[Stream]:
+        """Every stream, or those whose subjects overlap one."""
+        return streams_api.listing(self._api, subject=subject, timeout=timeout)
+
+    def stream_names(
+        self, subject: str | None = None, *, timeout: Seconds | None = None
+    ) -> Listing[str]:
+        """The names of every stream, or of those whose subjects overlap one."""
+        return streams_api.names(self._api, subject=subject, timeout=timeout)
+
+    # Consumers ------------------------------------------------------------------------
+
+    def create_consumer(
+        self,
+        stream: str,
+        config: ConsumerConfig | None = None,
+        *,
+        pedantic: bool = False,
+        timeout: Seconds | None = None,
+        **fields: Any,
+    ) -> Consumer:
+        """Makes a consumer of a stream; ConsumerExistsError if another has its name."""
+        return Consumer(
+            self._api,
+            consumers_api.create(
+                self._api,
+                stream,
+                config,
+                fields,
+                action="create",
+                pedantic=pedantic,
+                timeout=timeout,
+            ),
+        )
+
+    def update_consumer(
+        self, stream: str, name: str, *, timeout: Seconds | None = None, **fields: Any
+    ) -> Consumer:
+        """Changes fields of a consumer; all others stay as they are."""
+        return Consumer(
+            self._api,
+            consumers_api.update(self._api, stream, name, fields, timeout=timeout),
+        )
+
+    def create_or_update_consumer(
+        self,
+        stream: str,
+        config: ConsumerConfig | None = None,
+        *,
+        pedantic: bool = False,
+        timeout: Seconds | None = None,
+        **fields: Any,
+    ) -> Consumer:
+        """Makes a consumer, or gives the one of that name this configuration."""
+        return Consumer(
+            self._api,
+            consumers_api.create(
+                self._api,
+                stream,
+                config,
+                fields,
+                action="",
+                pedantic=pedantic,
+                timeout=timeout,
+            ),
+        )
+
+    def consumer(
+        self, stream: str, name: str, *, timeout: Seconds | None = None
+    ) -> Consumer:
+        """The consumer of that name; ConsumerNotFoundError if there is none."""
+        return Consumer(
+            self._api,
+            consumers_api.fetch_info(self._api, stream, name, timeout=timeout),
+        )
+
+    def delete_consumer(
+        self, stream: str, name: str, *, timeout: Seconds | None = None
+    ) -> None:
+        """Deletes a consumer."""
+        consumers_api.delete(self._api, stream, name, timeout=timeout)
+
+    def consumers(
+        self, stream: str, *, timeout: Seconds | None = None
+    ) -> Listing[Consumer]:
+        """Every consumer of a stream."""
+        return consumers_api.listing(self._api, stream, timeout=timeout)
+
+    def consumer_names(
+        self, stream: str, *, timeout: Seconds | None = None
+    ) -> Listing[str]:
+        """The names of every consumer of a stream."""
+        return consumers_api.names(self._api, stream, timeout=timeout)
+
+    def pause_consumer(
+        self,
+        stream: str,
+        name: str,
+        until: datetime | str,
+        *,
+        timeout: Seconds | None = None,
+    ) -> PauseInfo:
+        """Stops the deliveries of a consumer until that time."""
+        return consumers_api.pause(self._api, stream, name, until, timeout=timeout)
+
+    def resume_consumer(
+        self, stream: str, name: str, *, timeout: Seconds | None = None
+    ) -> PauseInfo:
+        """Ends the pause of a consumer."""
+        return consumers_api.pause(self._api, stream, name, None, timeout=timeout)
+
+    def __repr__(self) -> str:
+        return f"<JetStream {self._api.prefix!r} of {self._connection!r}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a JetStream context cannot be pickled: connect in the other process"
+        )

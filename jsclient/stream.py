@@ -1,0 +1,443 @@
+"""Streams: handles to what stores messages on the server."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+from . import consumer as consumers_api
+from ._api import Api, Listing
+from ._engine.arguments import Seconds, integer
+from ._engine.values import check_name
+from .config import ConsumerConfig, StreamConfig, stream_config
+from .consumer import Consumer
+from .errors import InvalidArgumentError
+from .info import StreamInfo
+from .jetstream_errors import StreamNotFoundError
+from .reading import get_message, get_messages
+from .stored import StoredMessage
+
+
+class Stream:
+    """A stream. Made by `JetStream.stream` and `JetStream.create_stream`."""
+
+    def __init__(self, api: Api, info: StreamInfo) -> None:
+        self._api = api
+        self._info = info
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        name = self._info.config.name
+        assert name is not None  # the server always tells it
+        return name
+
+    @property
+    def cached_info(self) -> StreamInfo:
+        """What the server said of it last; `info` asks again."""
+        return self._info
+
+    def info(
+        self,
+        *,
+        subjects: str | None = None,
+        deleted_details: bool = False,
+        timeout: Seconds | None = None,
+    ) -> StreamInfo:
+        """What the server says of it now.
+
+        With `subjects`, a filter, `state.subjects` counts the messages of each matching
+        subject; with `deleted_details`, `state.deleted` has the deleted sequences.
+        """
+        self._info = fetch_info(
+            self._api,
+            self.name,
+            subjects=subjects,
+            deleted_details=deleted_details,
+            timeout=timeout,
+        )
+        return self._info
+
+    def update(self, *, timeout: Seconds | None = None, **fields: Any) -> Stream:
+        """Changes fields of its configuration; all others stay as they are."""
+        self._info = update(self._api, self.name, fields, timeout=timeout)
+        return self
+
+    def delete(self, *, timeout: Seconds | None = None) -> None:
+        """Deletes it with all its messages and consumers."""
+        delete(self._api, self.name, timeout=timeout)
+
+    def purge(
+        self,
+        subject: str | None = None,
+        *,
+        sequence: int | None = None,
+        keep: int | None = None,
+        timeout: Seconds | None = None,
+    ) -> int:
+        """Deletes messages and returns how many: all, or those of a subject.
+
+        `sequence` spares that message and later ones; `keep` spares the last so many.
+        """
+        return purge(
+            self._api,
+            self.name,
+            subject=subject,
+            sequence=sequence,
+            keep=keep,
+            timeout=timeout,
+        )
+
+    # Messages -------------------------------------------------------------------------
+
+    def get_msg(
+        self,
+        seq: int | None = None,
+        *,
+        last_for: str | None = None,
+        next_for: str | None = None,
+        start_time: datetime | str | None = None,
+        timeout: Seconds | None = None,
+    ) -> StoredMessage:
+        """One message: by sequence, the last of a subject, or the next of one.
+
+        `next_for` looks from `seq` or `start_time` on. Raises MessageNotFoundError.
+        When the stream allows it any replica may answer, which can be a little behind.
+        """
+        return get_message(
+            self._api,
+            self.name,
+            is_direct=bool(self._info.config.allow_direct),
+            seq=seq,
+            last_for=last_for,
+            next_for=next_for,
+            start_time=start_time,
+            timeout=timeout,
+        )
+
+    def get_msgs(
+        self,
+        *,
+        seq: int | None = None,
+        start_time: datetime | str | None = None,
+        next_for: str | None = None,
+        last_for: Sequence[str] | None = None,
+        limit: int | None = None,
+        max_bytes: int | None = None,
+        up_to_seq: int | None = None,
+        up_to_time: datetime | str | None = None,
+        timeout: Seconds | None = None,
+    ) -> Iterator[StoredMessage]:
+        """Messages in order, read in batches; the stream must have `allow_direct`.
+
+        From `seq` (the first by default) or `start_time` on, perhaps only those of the
+        subject `next_for`; or, with `last_for`, the last message of every subject that
+        matches one of these, as of one moment. At most `limit` messages. `timeout` is
+        for each batch.
+        """
+        return get_messages(
+            self._api,
+            self.name,
+            seq=seq,
+            start_time=start_time,
+            next_for=next_for,
+            last_for=last_for,
+            limit=limit,
+            max_bytes=max_bytes,
+            up_to_seq=up_to_seq,
+            up_to_time=up_to_time,
+            timeout=timeout,
+        )
+
+    def delete_msg(
+        self, seq: int, *, secure: bool = False, timeout: Seconds | None = None
+    ) -> None:
+        """Deletes one message; `secure` also overwrites its bytes, which is slow."""
+        delete_msg(self._api, self.name, seq, secure=secure, timeout=timeout)
+
+    # Consumers ------------------------------------------------------------------------
+
+    def create_consumer(
+        self,
+        config: ConsumerConfig | None = None,
+        *,
+        pedantic: bool = False,
+        timeout: Seconds | None = None,
+        **fields: Any,
+    ) -> Consumer:
+        """Makes a consumer; ConsumerExistsError if another one has its name."""
+        return self._consumer(
+            consumers_api.create(
+                self._api,
+                self.name,
+                config,
+                fields,
+                action="create",
+                pedantic=pedantic,
+                timeout=timeout,
+            )
+        )
+
+    def update_consumer(
+        self, name: str, *, timeout: Seconds | None = None, **fields: Any
+    ) -> Consumer:
+        """Changes fields of a consumer; all others stay as they are."""
+        return self._consumer(
+            consumers_api.update(self._api, self.name, name, fields, timeout=timeout)
+        )
+
+    def create_or_update_consumer(
+        self,
+        config: ConsumerConfig | None = None,
+        *,
+        pedantic: bool = False,
+        timeout: Seconds | None = None,
+        **fields: Any,
+    ) -> Consumer:
+        """Makes a consumer, or gives the one of that name this configuration."""
+        return self._consumer(
+            consumers_api.create(
+                self._api,
+                self.name,
+                config,
+                fields,
+                action="",
+                pedantic=pedantic,
+                timeout=timeout,
+            )
+        )
+
+    def consumer(self, name: str, *, timeout: Seconds | None = None) -> Consumer:
+        """The consumer of that name; ConsumerNotFoundError if there is none."""
+        return self._consumer(
+            consumers_api.fetch_info(self._api, self.name, name, timeout=timeout)
+        )
+
+    def delete_consumer(self, name: str, *, timeout: Seconds | None = None) -> None:
+        """Deletes a consumer."""
+        consumers_api.delete(self._api, self.name, name, timeout=timeout)
+
+    def consumers(self, *, timeout: Seconds | None = None) -> Listing[Consumer]:
+        """Every consumer."""
+        return consumers_api.listing(self._api, self.name, timeout=timeout)
+
+    def consumer_names(self, *, timeout: Seconds | None = None) -> Listing[str]:
+        """The names of every consumer."""
+        return consumers_api.names(self._api, self.name, timeout=timeout)
+
+    def _consumer(self, info: Any) -> Consumer:
+        return Consumer(self._api, info)
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.name!r}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Stream cannot be pickled: pickle its name, and ask a JetStream of the "
+            "other process for it"
+        )
+
+
+# The verbs, which the JetStream context offers as well --------------------------------
+
+
+def fetch_info(
+    api: Api,
+    name: str,
+    *,
+    subjects: str | None = None,
+    deleted_details: bool = False,
+    timeout: Seconds | None = None,
+) -> StreamInfo:
+    """What the server says of a stream; all pages of its subjects, if asked for."""
+    check_name(name, "stream name")
+    body: dict[str, Any] = {}
+    if deleted_details:
+        body["deleted_details"] = True
+    if subjects is not None:
+        body["subjects_filter"] = subjects
+    doing = f"look up stream {name!r}"
+    counts: dict[str, int] = {}
+    offset = 0
+    while True:
+        page = {**body, "offset": offset} if offset else body
+        answer = api.call(
+            f"STREAM.INFO.{name}",
+            page or None,
+            doing=doing,
+            timeout=timeout,
+            is_safe=True,
+        )
+        found = (answer.get("state") or {}).get("subjects") or {}
+        counts.update(found)
+        offset += len(found)
+        if subjects is None or not found or offset >= (answer.get("total") or 0):
+            break
+    if subjects is not None:
+        answer = {**answer, "state": {**answer["state"], "subjects": counts}}
+    return StreamInfo.from_api(answer)
+
+
+def create(
+    api: Api,
+    config: StreamConfig | None,
+    fields: dict[str, Any],
+    *,
+    pedantic: bool = False,
+    timeout: Seconds | None = None,
+) -> StreamInfo:
+    """Makes a stream; making the same one again is fine."""
+    return _send(api, "CREATE", stream_config(config, **fields), pedantic, timeout)
+
+
+def update(
+    api: Api,
+    name: str,
+    fields: dict[str, Any],
+    *,
+    pedantic: bool = False,
+    timeout: Seconds | None = None,
+) -> StreamInfo:
+    """Changes fields of a stream; what is not named, known to us or not, stays."""
+    current = fetch_info(api, name, timeout=timeout).config
+    return _send(api, "UPDATE", current.with_changes(**fields), pedantic, timeout)
+
+
+def create_or_update(
+    api: Api,
+    config: StreamConfig | None,
+    fields: dict[str, Any],
+    *,
+    pedantic: bool = False,
+    timeout: Seconds | None = None,
+) -> StreamInfo:
+    """Changes a stream, or makes it if there is none."""
+    wanted = stream_config(config, **fields)
+    try:
+        return update(
+            api,
+            wanted.name or "",
+            given_fields(wanted),
+            pedantic=pedantic,
+            timeout=timeout,
+        )
+    except StreamNotFoundError:
+        return _send(api, "CREATE", wanted, pedantic, timeout)
+
+
+def given_fields(config: StreamConfig) -> dict[str, Any]:
+    """The fields that a configuration sets."""
+    return {
+        field.name: value
+        for field in dataclasses.fields(config)
+        if (value := getattr(config, field.name)) is not None and field.name != "extra"
+    }
+
+
+def _send(
+    api: Api,
+    verb: str,
+    config: StreamConfig,
+    pedantic: bool,
+    timeout: Seconds | None,
+) -> StreamInfo:
+    config.validate()
+    api.refuse_too_new(config.needs())
+    body = config.to_api()
+    if pedantic:
+        body["pedantic"] = True
+    answer = api.call(
+        f"STREAM.{verb}.{config.name}",
+        body,
+        doing=f"{verb.lower()} stream {config.name!r}",
+        timeout=timeout,
+        is_safe=True,
+    )
+    return StreamInfo.from_api(answer)
+
+
+def delete(api: Api, name: str, *, timeout: Seconds | None = None) -> None:
+    """Deletes a stream."""
+    check_name(name, "stream name")
+    api.call(f"STREAM.DELETE.{name}", doing=f"delete stream {name!r}", timeout=timeout)
+
+
+def purge(
+    api: Api,
+    name: str,
+    *,
+    subject: str | None = None,
+    sequence: int | None = None,
+    keep: int | None = None,
+    timeout: Seconds | None = None,
+) -> int:
+    """Deletes messages of a stream and returns how many."""
+    check_name(name, "stream name")
+    if sequence is not None and keep is not None:
+        raise InvalidArgumentError("give sequence or keep, not both")
+    body: dict[str, Any] = {}
+    if subject is not None:
+        body["filter"] = subject
+    if sequence is not None:
+        body["seq"] = integer(sequence, "sequence", least=0)
+    if keep is not None:
+        body["keep"] = integer(keep, "keep", least=0)
+    answer = api.call(
+        f"STREAM.PURGE.{name}",
+        body or None,
+        doing=f"purge stream {name!r}",
+        timeout=timeout,
+        is_safe=True,
+    )
+    return int(answer.get("purged") or 0)
+
+
+def delete_msg(
+    api: Api,
+    name: str,
+    seq: int,
+    *,
+    secure: bool = False,
+    timeout: Seconds | None = None,
+) -> None:
+    """Deletes one message of a stream."""
+    check_name(name, "stream name")
+    body: dict[str, Any] = {"seq": integer(seq, "seq", least=1)}
+    if not secure:
+        body["no_erase"] = True
+    api.call(
+        f"STREAM.MSG.DELETE.{name}",
+        body,
+        doing=f"delete message {seq} of stream {name!r}",
+        timeout=timeout,
+    )
+
+
+def listing(
+    api: Api, *, subject: str | None = None, timeout: Seconds | None = None
+) -> Listing[Stream]:
+    """Every stream, or those whose subjects overlap one."""
+    return api.pages(
+        "STREAM.LIST",
+        "streams",
+        lambda entry: Stream(api, StreamInfo.from_api(entry)),
+        body=None if subject is None else {"subject": subject},
+        doing="list the streams",
+        timeout=timeout,
+    )
+
+
+def names(
+    api: Api, *, subject: str | None = None, timeout: Seconds | None = None
+) -> Listing[str]:
+    """The names of every stream, or of those whose subjects overlap one."""
+    return api.pages(
+        "STREAM.NAMES",
+        "streams",
+        str,
+        body=None if subject is None else {"subject": subject},
+        doing="list the streams",
+        timeout=timeout,
+    )
