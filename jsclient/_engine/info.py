@@ -39,10 +39,19 @@ class ServerInfo(NamedTuple):
         """The version for comparisons; a suffix after `-` does not count."""
         numbers = [0, 0, 0]
         for place, part in enumerate(self.version.split("-")[0].split(".")[:3]):
-            if not part.isdecimal():
+            if not part.isdecimal() or len(part) > 9:
                 break
             numbers[place] = int(part)
         return numbers[0], numbers[1], numbers[2]
+
+    def __repr__(self) -> str:
+        """The facts without the nonce, which is what we sign, and without `raw`."""
+        shown = (
+            f"{name}={value!r}"
+            for name, value in zip(self._fields, self, strict=True)
+            if name not in ("nonce", "raw")
+        )
+        return f"ServerInfo({', '.join(shown)})"
 
 
 def parse_info(text: bytes) -> ServerInfo:

@@ -1,4 +1,4 @@
-"""-ERR: each refusal reaches whom it concerns, and only the link's end ends the link."""
+"""-ERR: each refusal reaches whom it concerns; only the link's end ends the link."""
 
 from __future__ import annotations
 
