@@ -223,7 +223,8 @@ class FastBatch:
         self._inbox = Inbox(api.loop)
         self._prefix = f"{api.loop.options.inbox_prefix}.{self.id}"
         self._pattern = f"{self._prefix}.{flow}.{on_gap}"
-        # Tickets tell a message that was sent from one that was not; no answer uses them.
+        # Tickets tell a message that was sent from one that was not; no answer uses
+        # them.
         self._tickets = Replies(self._prefix)
         self._sid: int | None = None
         self._live: object = None
@@ -264,8 +265,8 @@ class FastBatch:
     def commit(self) -> PubAck:
         """Ends the batch; the PubAck has the `count` of what is stored.
 
-        Raises an ApiError when nothing is stored, PublishOutcomeUnknownError when nobody
-        can know how much is.
+        Raises an ApiError when nothing is stored, PublishOutcomeUnknownError when
+        nobody can know how much is.
         """
         self._refuse_over()
         if self._sent == 0:

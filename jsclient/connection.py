@@ -51,7 +51,7 @@ _open: weakref.WeakSet[Connection] = weakref.WeakSet()
 class Stats(NamedTuple):
     """Counts since the connection was made, over all its links.
 
-    Messages and `in_bytes`/`out_bytes` (headers and payload) are counted as NATS clients
+    Messages and `in_bytes`/`out_bytes` (headers and payload) are counted as NATS
     do; `total_bytes_in`/`total_bytes_out` are what went over the sockets.
     """
 
@@ -102,30 +102,32 @@ def connect(
     """Connects to a NATS system and returns the open Connection.
 
     Args:
-        servers: a URL, a comma list of them, or a sequence. None takes the environment's
-            `NATS_URL`, or `nats://127.0.0.1:4222`.
+        servers: a URL, a comma list of them, or a sequence. None takes the
+            environment's `NATS_URL`, or `nats://127.0.0.1:4222`.
         name: what monitoring calls this client.
         user, password, token: who we are; a secret may be a callable, asked each time.
         nkey_seed: the seed of an nkey, a `pathlib.Path` of its file, or a callable.
         credentials: the path of a `.creds` file, its content as bytes, or a callable.
         strict_credentials: refuse a credentials file that others may read.
-        tls: True demands TLS with the system's certificates; an `ssl.SSLContext` says how.
+        tls: True demands TLS with the system's certificates; an `ssl.SSLContext` says
+            with which.
         tls_first: the TLS handshake comes before the server's INFO.
         tls_hostname: the name in the server's certificate, if not that of the URL.
-        connect_timeout: seconds for the first link, over all servers; later, per attempt.
+        connect_timeout: seconds for the first link, over all servers; later, for each
+            attempt.
         retry_initial: return at once, unconnected, when no server can be reached, and
             go on trying.
-        allow_reconnect, max_reconnects, reconnect_wait, reconnect_jitter: whether and how
-            often each server is tried again after a loss (None: for ever), and the seconds
-            between two rounds over all servers.
-        reconnect_buffer: bytes of core publishes that are kept while the link is down; 0
-            makes them fail instead.
+        allow_reconnect, max_reconnects, reconnect_wait, reconnect_jitter: whether and
+            how often each server is tried again after a loss (None: for ever), and the
+            seconds between two rounds over all servers.
+        reconnect_buffer: bytes of core publishes that are kept while the link is down;
+            0 makes them fail instead.
         reconnect_on_lame_duck: leave a server that announces its shutdown.
         randomize: try the servers in random order.
         ignore_discovered: use only the servers given here.
         ignore_auth_errors: go on trying a server that refuses us.
-        ping_interval, max_pings_out: a server that leaves so many PINGs unanswered is given
-            up; 0 seconds sends none.
+        ping_interval, max_pings_out: a server that leaves so many PINGs unanswered is
+            given up; 0 seconds sends none.
         echo: whether our own messages reach our own subscriptions.
         inbox_prefix: the first tokens of reply subjects.
         write_buffer: bytes that may wait for a slow socket before `publish` waits.
@@ -240,8 +242,8 @@ def _refuse_green_threads() -> None:
 class Connection:
     """A connection to a NATS system. Made by `connect`; any thread may use it.
 
-    It is a context manager: leaving the block closes it. After a lost link it reconnects
-    by itself, and subscriptions go on.
+    It is a context manager: leaving the block closes it. After a lost link it
+    reconnects by itself, and subscriptions go on.
     """
 
     def __init__(self, loop: Loop) -> None:
@@ -271,12 +273,12 @@ class Connection:
     ) -> None:
         """Publishes a message; returns when it is on its way, not when it has arrived.
 
-        Small messages in quick succession are sent together. While the link is down they
-        are kept, up to `reconnect_buffer`. When the outgoing buffer is full the call waits,
-        at most `timeout`.
+        Small messages in quick succession are sent together. While the link is down
+        they are kept, up to `reconnect_buffer`. When the outgoing buffer is full the
+        call waits, at most `timeout`.
 
-        Raises MaxPayloadError, BufferFullError, ConnectionClosedError, TimeoutError, and
-        ValueError or TypeError for what cannot be sent.
+        Raises MaxPayloadError, BufferFullError, ConnectionClosedError, TimeoutError,
+        and ValueError or TypeError for what cannot be sent.
         """
         try:
             asked = self._outbox_publish(subject, data, reply, headers)
@@ -299,8 +301,8 @@ class Connection:
     ) -> Msg:
         """Publishes a request and returns the first answer.
 
-        Raises NoRespondersError at once when nobody listens, TimeoutError when no answer
-        came in time, and PermissionsViolationError when we may not ask.
+        Raises NoRespondersError at once when nobody listens, TimeoutError when no
+        answer came in time, and PermissionsViolationError when we may not ask.
         """
         limit = seconds(timeout)
         deadline = monotonic() + limit
@@ -441,8 +443,8 @@ class Connection:
     def drain(self, timeout: Seconds | None = 30.0) -> None:
         """Ends the connection without losing anything that has arrived or was published.
 
-        Subscriptions get nothing new, what they hold is read to its end (by callbacks and
-        by threads that iterate), publishes are flushed, then the connection closes.
+        Subscriptions get nothing new, what they hold is read to its end (by callbacks
+        and by threads that iterate), publishes are flushed, then the connection closes.
         Raises DrainTimeoutError, with the connection closed all the same, when messages
         were left unread for so long. Called from a callback it returns at once, since
         that callback is among those it waits for; the event Closed tells the end.

@@ -135,8 +135,8 @@ class JetStream:
         """Publishes a message and returns a Future of its PubAck at once.
 
         At most `max_pending` publishes wait for their acks; with more the call waits,
-        at most `timeout`, and raises TooManyPendingError. A future fails when its ack did
-        not come within `ack_timeout`, or the link was lost. Options are those of
+        at most `timeout`, and raises TooManyPendingError. A future fails when its ack
+        did not come within `ack_timeout`, or the link was lost. Options are those of
         `publish`.
         """
         if self._async is None:

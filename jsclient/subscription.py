@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 class Subscription:
     """Messages of one subject. Made by `Connection.subscribe`.
 
-    Without a callback you read it: `next`, `messages`, or a plain `for`. With a callback
-    a thread of its own reads it and calls you, one message at a time, in order.
+    Without a callback you read it: `next`, `messages`, or a plain `for`. With a
+    callback a thread of its own reads it and calls you, one message at a time, in
+    order.
     """
 
     def __init__(
@@ -54,8 +55,8 @@ class Subscription:
     def next(self, timeout: Seconds | None = 5.0) -> Msg:
         """The next message, waiting for it at most `timeout`; None waits for ever.
 
-        Raises TimeoutError when none came, SubscriptionClosedError when none will come, and
-        SlowConsumerError once after messages were dropped.
+        Raises TimeoutError when none came, SubscriptionClosedError when none will come,
+        and SlowConsumerError once after messages were dropped.
         """
         self._refuse_callback()
         if self._inbox.dropped != self._told_dropped:
@@ -68,7 +69,8 @@ class Subscription:
                 assert msg is not None
                 return msg
         except BaseException:
-            # A signal handler raised after the message was taken: the next call gets it.
+            # A signal handler raised after the message was taken: the next call gets
+            # it.
             if hand[0] is not None:
                 self._inbox.put_back(hand[0])
             raise
@@ -118,7 +120,8 @@ class Subscription:
             for msg in MessageIterator(self._inbox, self._loop.helm, float("inf")):
                 try:
                     callback(msg)
-                except Exception as error:  # noqa: BLE001 - the user's error is reported
+                except Exception as error:  # noqa: BLE001 - the user's error is
+                reported
                     self._loop.tell(events.ErrorEvent(error, self))
         except errors.Error:
             # The end of the subscription was told to whom it concerns.

@@ -1,10 +1,10 @@
 """One link's conversation: what the server said of itself, and whether it still speaks.
 
-The clock of a Session ticks once per `ping_interval`. Each tick that is not stale sends a
-PING and counts it as outstanding; any PONG sets the count back to 0. A tick that finds
-`max_pings_out` outstanding says that the peer is stale. PINGs count from the tick, not
-from when their bytes were taken by the socket: a peer that does not read is as silent as
-one that does not write.
+The clock of a Session ticks once per `ping_interval`. Each tick that is not stale sends
+a PING and counts it as outstanding; any PONG sets the count back to 0. A tick that
+finds `max_pings_out` outstanding says that the peer is stale. PINGs count from the
+tick, not from when their bytes were taken by the socket: a peer that does not read is
+as silent as one that does not write.
 
 A new link is a new Session.
 """

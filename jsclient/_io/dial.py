@@ -1,7 +1,7 @@
 """From a server's address to a link on which CONNECT was accepted, by one deadline.
 
-`dial` resolves, connects, secures, introduces itself and waits for the PONG. It leaves no
-socket behind when it fails. TLS that was asked for is never given up, and no byte of
+`dial` resolves, connects, secures, introduces itself and waits for the PONG. It leaves
+no socket behind when it fails. TLS that was asked for is never given up, and no byte of
 CONNECT is written before it stands.
 """
 

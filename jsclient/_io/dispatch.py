@@ -1,8 +1,8 @@
 """Tells the user what happens: events in order, on a thread of their own.
 
 The thread exists only while there are events to tell. A handler that raises is logged
-and does not stop the others. The queue is bounded: a handler that sleeps through a storm
-misses the middle of it, and is told how many events that were.
+and does not stop the others. The queue is bounded: a handler that sleeps through a
+storm misses the middle of it, and is told how many events that were.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A handler that raises (an alarm, say) raises in whatever the main thread is doing, which
 may be the middle of the loop. Its exception belongs to the user and says nothing of the
-link. Its class does not tell: a `TimeoutError` of an alarm is an `OSError` like that of a
-socket. Its traceback does: a handler is called with the frame that it interrupts.
+link. Its class does not tell: a `TimeoutError` of an alarm is an `OSError` like that of
+a socket. Its traceback does: a handler is called with the frame that it interrupts.
 """
 
 from __future__ import annotations

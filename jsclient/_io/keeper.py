@@ -1,10 +1,10 @@
 """The thread that keeps a connection alive while the application is busy elsewhere.
 
 It sleeps as long as threads of the user take the helm by themselves. When the helm has
-lain free for a while it takes it, so that PINGs are answered and losses noticed, and leaves
-it to the first thread that wants it. It sends what publishers left in the outbox, makes
-new links, and ends the connection. An idle connection has its keeper in select, where
-it costs nothing.
+lain free for a while it takes it, so that PINGs are answered and losses noticed, and
+leaves it to the first thread that wants it. It sends what publishers left in the
+outbox, makes new links, and ends the connection. An idle connection has its keeper in
+select, where it costs nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from .dispatch import logger
 if TYPE_CHECKING:
     from .loop import Loop
 
-# A helm that lay free this long is taken: requests with short pauses stay with the caller.
+# A helm that lay free this long is taken: requests with short pauses stay with the
+# caller.
 PATIENCE = 0.1
 LINGER = 0.002
 

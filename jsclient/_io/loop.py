@@ -1,13 +1,14 @@
 """The loop of one connection: who reads the socket, what each read brings, how links end.
 
 There is no thread between the socket and the user. A thread that waits takes the helm
-and turns the loop in `_drive`: receive, parse, deliver, handle control lines, tick, select.
+and turns the loop in `_drive`: receive, parse, deliver, handle control lines, tick,
+select.
 Sending needs no helm: whoever publishes gives the link what it takes.
 
-Each link has one owner of its end: the keeper. Any thread may find that a link must end; it
-says so with `fail` and goes on waiting. The keeper closes the socket, salvages what was
-not sent and dials again. It runs no user code but credential callables, and no signal
-handler runs in it, so none of its steps is ever cut short.
+Each link has one owner of its end: the keeper. Any thread may find that a link must
+end; it says so with `fail` and goes on waiting. The keeper closes the socket, salvages
+what was not sent and dials again. It runs no user code but credential callables, and no
+signal handler runs in it, so none of its steps is ever cut short.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ class Entry:
         self.subject = subject
         self.queue = queue
         self.route = route
-        # None for the inbox of requests. Weak: a subscription that nobody holds is ended.
+        # None for the inbox of requests. Weak: a subscription that nobody holds is
+        # ended.
         self.owner = owner
         self.on_notice = (
             on_notice  # called at the helm when the parser notices the route
@@ -629,8 +631,8 @@ class Loop:
         self.outbox.set_max_payload(call.info.max_payload)
         # The PONG of the handshake answers none of the PINGs to come.
         self.outbox.settle_pongs(call.parser)
-        # From here on control frames are kept; a subscription made meanwhile is in them or
-        # in the replay or in both, and the server ignores the second SUB of a sid.
+        # From here on control frames are kept; a subscription made meanwhile is in them
+        # or in the replay or in both, and the server ignores the second SUB of a sid.
         self.outbox.expect_link()
         self._selector.register(call.sock, selectors.EVENT_READ)
         self._full_selector.register(
@@ -843,8 +845,8 @@ class Loop:
 
     def _finished(self) -> None:
         self.status = Status.CLOSED
-        # The collector does not see what messages refer to: a closed loop, to which they
-        # do, must itself lead to nothing of the user's.
+        # The collector does not see what messages refer to: a closed loop, to which
+        # they do, must itself lead to nothing of the user's.
         del self._fields
         self.tell(events.Closed(self._close_error))
 
@@ -889,8 +891,9 @@ class Loop:
                 entry.route.end(self._close_error)
         self.entries.clear()
         self.routes = Routes()
-        # Closing the child's descriptors leaves the parent's open files as they are. The
-        # selector is closed as a whole: unregistering would reach into the parent's.
+        # Closing the child's descriptors leaves the parent's open files as they are.
+        # The selector is closed as a whole: unregistering would reach into the
+        # parent's.
         if live is not None:
             live.link.abandon()
             live.sock.close()
