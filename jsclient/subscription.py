@@ -120,8 +120,7 @@ class Subscription:
             for msg in MessageIterator(self._inbox, self._loop.helm, float("inf")):
                 try:
                     callback(msg)
-                except Exception as error:  # noqa: BLE001 - the user's error is
-                reported
+                except Exception as error:  # noqa: BLE001 - told as an event
                     self._loop.tell(events.ErrorEvent(error, self))
         except errors.Error:
             # The end of the subscription was told to whom it concerns.
