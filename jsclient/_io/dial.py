@@ -127,7 +127,7 @@ def _dial(server: Server, options: Options, fields: Fields, patience: Patience) 
                 raise errors.TLSError(
                     f"{server.label} offers no TLS, which was asked for"
                 )
-            if not parser.is_idle or parser.needs_attention:
+            if not parser.is_idle or parser.needs_attention or parser.messages:
                 raise errors.ProtocolError(
                     f"{server.label} sent bytes between INFO and the TLS handshake"
                 )
