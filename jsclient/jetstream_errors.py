@@ -154,6 +154,7 @@ def _rebuild(
     kind: type[JetStreamError], args: tuple[Any, ...], state: dict[str, Any]
 ) -> JetStreamError:
     error = kind.__new__(kind, *args)
+    error.args = args  # a builtin TimeoutError leaves that to its constructor
     error.__dict__.update(state)
     return error
 
