@@ -2070,7 +2070,7 @@ cdef class Outbox:
     cdef bint takes_control            # control frames are accepted
     cdef uint64_t epoch                # one per link
     cdef bint is_pushing               # a thread gives bytes to the link
-    cdef bint is_alerted               # somebody will look after the unsent bytes
+    cdef readonly bint is_alerted      # somebody looks after unsent bytes every moment
     cdef int64_t sent_ns
     cdef object checked_subject
 
@@ -2409,7 +2409,6 @@ cdef class Outbox:
         if self.first == self.last:
             self.first = self.last = 0
             self.border_first = self.border_last = 0
-            self.is_alerted = False
 
     cdef void punch(self, Border *border) noexcept:
         """The first bytes of this frame were sent: its ticket is told, once."""
@@ -2589,9 +2588,14 @@ cdef class Outbox:
 
 def sub_frame(subject: str, queue: str | None, int64_t sid) -> bytes:
     """The SUB frame of a subscription whose subject and queue were checked."""
-    if queue is None:
-        return b"SUB %b %d\r\n" % (encode_text(subject), sid)
-    return b"SUB %b %b %d\r\n" % (encode_text(subject), encode_text(queue), sid)
+    cdef bytes tokens = encode_text(subject)
+    if queue is not None:
+        tokens = b"%b %b" % (tokens, encode_text(queue))
+    if PyBytes_GET_SIZE(tokens) + 24 > ARGUMENT_LIMIT:
+        raise InvalidArgumentError(
+            f"subject and queue together must not be longer than {ARGUMENT_LIMIT - 24} bytes"
+        )
+    return b"SUB %b %d\r\n" % (tokens, sid)
 
 
 def unsub_frame(int64_t sid, uint64_t limit=0) -> bytes:

@@ -121,6 +121,7 @@ def _dial(server: Server, options: Options, fields: Fields, patience: Patience) 
             sock = _secure(sock, context, server, options, patience)
         link, parser = _link(sock), Parser(Routes())
         info = _first_info(sock, link, parser, server, patience)
+        _check_refusal(parser, server)
         is_secure = options.tls_first
         if not is_secure and (info.tls_required or context is not None):
             if not (info.tls_required or info.tls_available):
@@ -378,12 +379,23 @@ def _introduce(
     """CONNECT and PING, and the PONG that says we are welcome."""
     doing = f"waiting for {server.label} to accept CONNECT"
     rest = frame + b"PING\r\n"
-    while rest:
-        rest = rest[link.send(rest) :]
-        if rest:
-            patience.wait(sock, selectors.EVENT_WRITE, doing)
+    try:
+        while rest:
+            rest = rest[link.send(rest) :]
+            if rest:
+                patience.wait(sock, selectors.EVENT_WRITE, doing)
+    except OSError:
+        # A server that closes at once may have said why.
+        link.receive(parser)
+        _check_refusal(parser, server)
+        raise
     for _ in _control(sock, link, parser, patience, doing):
+        _check_refusal(parser, server)
         if parser.pongs:
-            return  # what came with it is the session's
-        if parser.control and parser.control[0][0] == "ERR":
-            raise classify(parser.control[0][1], server=server.label).error
+            return
+
+
+def _check_refusal(parser: Parser, server: Server) -> None:
+    """Raises what the server refused us with, if it did."""
+    if parser.control and parser.control[0][0] == "ERR":
+        raise classify(parser.control[0][1], server=server.label).error

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
 # How long the keeper lets unsent bytes gather before it sends them.
 LINGER = 0.002
+# How many looks without a new message end its patrol.
+QUIET_LOOKS = 10
 # How long `close` lets a slow link take the last bytes.
 LAST_WORDS = 0.5
 
@@ -165,7 +167,9 @@ class Loop:
         self._has_bad_headers = False
         self._sids = itertools.count(1)
         self._orphans: deque[int] = deque()
-        self._flush_at = math.inf
+        self._look_at = math.inf
+        self._looked_at_messages = 0
+        self._quiet_looks = 0
         self._past = {"in": 0, "out": 0, "in_messages": 0, "in_bytes": 0}
         # One for reading, one for a full socket: changing the events of a selector is
         # Python code, which a signal handler that raises could leave half done.
@@ -282,18 +286,10 @@ class Loop:
     ) -> None:
         """Nothing to read: sends what is due and sleeps until something happens."""
         wake_at = min(deadline, self._next_tick(live))
-        if self.outbox:
-            if what is None and not live.link.is_blocked:
-                # Let a burst gather; its publisher sends what is worth a system call.
-                if self._flush_at == math.inf:
-                    self._flush_at = now + LINGER
-                if now >= self._flush_at:
-                    self._flush_at = math.inf
-                    self.outbox.send()
-                    self.outbox.look_away()
-                wake_at = min(wake_at, self._flush_at)
-            else:
-                self.outbox.send()
+        if what is None:
+            wake_at = min(wake_at, self.patrol(now))
+        elif self.outbox:
+            self.outbox.send()
         if live.link.error is not None:
             raise live.link.error
         if what is not None and what.ready:
@@ -305,6 +301,32 @@ class Loop:
             if key.fileobj is self._bell:
                 with contextlib.suppress(BlockingIOError):
                     self._bell.recv(4096)
+
+    def patrol(self, now: float) -> float:
+        """Sends what publishers left in the outbox; when the keeper must look again.
+
+        A burst is given a moment to gather, for its publisher sends what is worth a
+        system call by itself. The keeper goes on looking until nobody published for a
+        while: to be told of each message would cost more than the message.
+        """
+        outbox = self.outbox
+        if not outbox and not outbox.is_alerted:
+            self._look_at = math.inf
+        elif self._look_at == math.inf:
+            outbox.look_after()
+            self._look_at = now + LINGER
+        elif now >= self._look_at:
+            if outbox.send() or outbox.messages != self._looked_at_messages:
+                self._looked_at_messages = outbox.messages
+                self._quiet_looks = 0
+            else:
+                self._quiet_looks += 1
+            self._look_at = now + LINGER
+            if self._quiet_looks >= QUIET_LOOKS:
+                self._quiet_looks = 0
+                if not outbox.look_away():
+                    self._look_at = math.inf
+        return self._look_at
 
     def _next_tick(self, live: Live) -> float:
         """When `_tick` has something to do."""
@@ -465,12 +487,13 @@ class Loop:
         It lasts as long as the subscription, also when a signal handler raises here.
         """
         sid = next(self._sids)
+        frame = sub_frame(subject, queue, sid)
         owner = None
         if subscription is not None:
             owner = weakref.ref(subscription, lambda _: self.orphaned(sid))
         self.entries[sid] = Entry(subject, queue, route, owner, on_notice)
         self.routes.add(sid, route)
-        self._control(sub_frame(subject, queue, sid))
+        self._control(frame)
         return sid
 
     def unsubscribe(self, sid: int, limit: int = 0) -> None:
