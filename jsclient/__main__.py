@@ -10,7 +10,8 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from statistics import median, quantiles
 
 import jsclient
@@ -130,8 +131,6 @@ def survive(client: Connection, local: server.Server) -> None:
 
 def demo(count: int) -> None:
     """The whole demo."""
-    # The server is killed on purpose: the log need not warn of it.
-    logging.getLogger("jsclient").setLevel(logging.CRITICAL)
     began = time.perf_counter()
     with server.run(config=SERVER_CONFIG) as local:
         ready = time.perf_counter() - began
@@ -149,6 +148,18 @@ def demo(count: int) -> None:
             print("the server is killed and started again:")
             survive(other, local)
     print(f"done in {time.perf_counter() - began:.1f} s; the server is gone again")
+
+
+@contextmanager
+def quiet_log() -> Iterator[None]:
+    """The demo kills its server on purpose: the log need not warn of it."""
+    logger = logging.getLogger("jsclient")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -174,7 +185,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.messages < 1:
         parser.error("--messages must be at least 1")
     try:
-        demo(options.messages)
+        with quiet_log():
+            demo(options.messages)
     except KeyboardInterrupt:
         print("\ninterrupted; connections closed and the server stopped")
         return 130

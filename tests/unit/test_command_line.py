@@ -70,8 +70,9 @@ def test_an_interrupted_demo_says_so_in_one_line() -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        while "publish" not in process.stdout.readline():
-            pass
+        for line in process.stdout:
+            if line.startswith("publish"):
+                break
         process.send_signal(signal.SIGINT)
         rest = process.stdout.read()
         assert process.stderr.read() == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -46,11 +47,12 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(*command: str | Path, cwd: Path) -> str:
+def run(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
     """What a command prints; its failure shows all of that."""
     answer = subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
+        env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -112,6 +114,19 @@ def test_the_wheel_says_its_version_license_and_extras(
     assert "\nRequires-Python: >=3.10\n" in metadata
     for extra in ("nkeys", "server", "bench", "dev"):
         assert f"\nProvides-Extra: {extra}\n" in metadata
+
+
+@pytest.mark.parametrize("system", ["manylinux", "musllinux", "macosx", "win"])
+def test_a_wheel_is_built_for_every_python_on_every_system(system: str) -> None:
+    pytest.importorskip("cibuildwheel")
+    platform = {"macosx": "macos", "win": "windows"}.get(system, "linux")
+    asked = ["--print-build-identifiers", "--platform", platform]
+    command = [sys.executable, "-m", "cibuildwheel", *asked, "--archs", "all"]
+    # The settings of pyproject.toml count, not those of this process.
+    env = {name: value for name, value in os.environ.items() if name[:5] != "CIBW_"}
+    planned = run(*command, cwd=ROOT, env=env).split()
+    pythons = {word.split("-")[0] for word in planned if f"-{system}" in word}
+    assert pythons == {"cp310", "cp311", "cp312", "cp313", "cp314"}
 
 
 def test_the_installed_wheel_works_away_from_the_sources(
