@@ -390,9 +390,9 @@ def _introduce(
         _check_refusal(parser, server)
         raise
     for _ in _control(sock, link, parser, patience, doing):
-        _check_refusal(parser, server)
         if parser.pongs:
-            return
+            return  # what came with it is the session's
+        _check_refusal(parser, server)
 
 
 def _check_refusal(parser: Parser, server: Server) -> None:
