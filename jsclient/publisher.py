@@ -8,7 +8,6 @@ a reconnect buffer, and one that was not sent when its time is over is withdrawn
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 from collections import deque
@@ -171,18 +170,21 @@ class AckFuture(Future[PubAck]):
 
     def settle(self, outcome: PubAck | BaseException) -> None:
         """Ends the wait; once."""
-        if self.done():
+        if self._settled.is_open:
             return
-        # Closing may settle it in another thread at the same moment.
-        with contextlib.suppress(InvalidStateError):
+        try:
             if isinstance(outcome, PubAck):
                 self.set_result(outcome)
             else:
                 self.set_exception(outcome)
-        self._settled.open()
+        except InvalidStateError:
+            # Closing settled it in another thread at the same moment.
+            return
+        finally:
+            self._settled.open()
 
     def _drive(self, timeout: float | None) -> None:
-        if not self.done():
+        if not self._settled.is_open:
             try:
                 self._loop.wait(self._settled, monotonic() + seconds(timeout))
             except errors.ConnectionClosedError:
@@ -328,7 +330,7 @@ class AsyncPublisher:
 
     def _settle_one(self, reply: Reply) -> None:
         future = reply.tag
-        if not isinstance(future, AckFuture) or future.done():
+        if not isinstance(future, AckFuture):
             return
         msg = reply.msg
         if msg is not None:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 # A helm that lay free this long is taken: requests with short pauses stay with the
 # caller.
 PATIENCE = 0.1
-LINGER = 0.002
 
 
 class Keeper:
@@ -67,9 +66,7 @@ class Keeper:
                     loop.recover()
                 else:
                     self._watch()
-        except (
-            BaseException
-        ) as error:  # the last resort: nothing may outlive its keeper
+        except BaseException as error:  # noqa: BLE001 - nothing may outlive its keeper
             logger.exception("the keeper of a connection failed")
             loop.close(error if isinstance(error, Exception) else None)
         finally:
@@ -81,32 +78,21 @@ class Keeper:
         Publishers may ring all the time; the helm must not lie free longer for that.
         """
         loop, now = self._loop, monotonic()
+        live = loop.live
         loop.forget_orphans()
+        look_at = loop.patrol(now)
+        if live is not None and live.link.error is not None:
+            loop.fail(live, live.link.error)
+            return
         if loop.helm.shifts != self._shifts or not loop.helm.is_free:
             self._shifts = loop.helm.shifts
             self._take_at = now + PATIENCE
-        if now >= self._take_at:
+        is_full = live is not None and loop.outbox and live.link.is_blocked
+        if is_full and not loop.helm.is_free:
+            # The socket is full: whoever is at the helm waits until it is not.
+            loop.wake()
+        if now >= self._take_at or (is_full and loop.helm.is_free):
             loop.helm.keep()
             self._take_at = monotonic() + PATIENCE
-        elif loop.outbox.look_away():
-            self._send_tail()
         else:
-            self.nap(self._take_at - now)
-
-    def _send_tail(self) -> None:
-        """Sends what a burst of publishes left, once it had time to grow."""
-        loop = self._loop
-        live = loop.live
-        if live is None or live.error is not None:
-            return
-        self.nap(LINGER)
-        loop.outbox.send()
-        if live.link.error is not None:
-            loop.fail(live, live.link.error)
-        elif loop.outbox and live.link.is_blocked:
-            # The socket is full: whoever is at the helm waits until it is not.
-            if loop.helm.is_free:
-                loop.helm.keep()
-            else:
-                loop.wake()
-                self.nap(0.05)
+            self.nap(min(look_at, self._take_at) - now)
