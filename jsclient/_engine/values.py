@@ -1,9 +1,9 @@
 """Values of JetStream's JSON and what they are in Python: durations, instants, names.
 
 The wire counts durations in nanoseconds and writes instants as RFC 3339; Python has
-float seconds and datetimes. Nothing is lost on the way: whole seconds and timedeltas
-are exact, and a `Timestamp` keeps the nanoseconds that a datetime cannot hold, so that
-what a server told can be sent back to it unchanged.
+float seconds and datetimes. Whole seconds, timedeltas and durations of up to 48 days
+are exact to the nanosecond, longer fractions as far as a float goes. A `Timestamp` has
+the nanoseconds that a datetime cannot hold: a server gets back the instant it told.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ def test_timedeltas_are_exact(value: timedelta) -> None:
     assert duration_ns(value, "x") == whole + value.microseconds * 1000
 
 
-@given(st.integers(0, 1 << 53))
-def test_a_hundred_days_come_back_to_the_nanosecond(ns: int) -> None:
+@given(st.integers(0, 2**22 * 10**9))
+def test_up_to_48_days_come_back_to_the_nanosecond(ns: int) -> None:
     assert duration_ns(duration_seconds(ns), "x") == ns
 
 
