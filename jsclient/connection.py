@@ -226,8 +226,8 @@ def _refuse_green_threads() -> None:
     ):
         raise errors.Error(
             "jsclient drives real sockets from real threads and cannot run under "
-            "gevent's monkey patching; leave socket, select and thread unpatched, or use "
-            "jsclient in a process of its own"
+            "gevent's monkey patching; leave socket, select and thread unpatched, or "
+            "use jsclient in a process of its own"
         )
     eventlet = sys.modules.get("eventlet.patcher")
     if eventlet is not None and any(
@@ -436,12 +436,12 @@ class Connection:
                 raise gate.error
 
     def reconnect(self) -> None:
-        """Leaves the link for another server of the pool, or the same if there is one."""
+        """Leaves the link for another server, or for the same if there is but one."""
         self._loop.check_open()
         self._loop.reconnect()
 
     def drain(self, timeout: Seconds | None = 30.0) -> None:
-        """Ends the connection without losing anything that has arrived or was published.
+        """Ends the connection without losing what has arrived or was published.
 
         Subscriptions get nothing new, what they hold is read to its end (by callbacks
         and by threads that iterate), publishes are flushed, then the connection closes.
@@ -516,7 +516,8 @@ class Connection:
                 subscription = entry.subscription
                 if subscription is not None and subscription.calls_back:
                     waits.append(subscription.called_all)
-        return all([loop.wait(gate, deadline) for gate in waits]) and in_time
+        late = [gate for gate in waits if not loop.wait(gate, deadline)]
+        return in_time and not late
 
     def close(self) -> None:
         """Closes the connection: sends what was published, wakes every waiting thread.
@@ -637,7 +638,7 @@ def _after_fork_in_child() -> None:
 
 
 def _at_exit() -> None:
-    """Sends what unclosed connections still hold, and says that they were not closed."""
+    """Sends what unclosed connections still hold, and says that they are open."""
     unclosed = [connection for connection in list(_open) if not connection.is_closed]
     for connection in unclosed:
         connection.close()

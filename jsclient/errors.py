@@ -20,12 +20,12 @@ The tree, with the builtin that a class also is:
     │       └── AuthenticationRevokedError
     ├── TimeoutError ··························· builtins.TimeoutError
     │   └── DrainTimeoutError
-    ├── NoRespondersError                         nobody listens on the requested subject
+    ├── NoRespondersError                         nobody listens on the subject
     ├── PermissionsViolationError                 this user may not use the subject
-    ├── SlowConsumerError                         messages were dropped at the pending limits
+    ├── SlowConsumerError                         messages were dropped at a limit
     ├── SubscriptionClosedError                   unsubscribed, drained or at its limit
     ├── ConnectionDrainingError                   refused while the connection drains
-    ├── BufferFullError                           the outgoing or reconnect buffer is full
+    ├── BufferFullError                           a buffer of things to send is full
     ├── MaxPayloadError ························ builtins.ValueError
     ├── InvalidArgumentError ··················· builtins.ValueError
     ├── BadHeadersError ························ builtins.ValueError
@@ -100,7 +100,7 @@ class DisconnectedError(ConnectionError):
 
 
 class NoServersError(ConnectionError):
-    """No server of the pool could be reached; `attempts` says what each one answered."""
+    """No server could be reached; `attempts` says what each one answered."""
 
     def __init__(
         self, message: str, attempts: tuple[tuple[str, Exception], ...] = ()

@@ -74,7 +74,7 @@ def parse_info(text: bytes) -> ServerInfo:
         value = raw[name]
         if type(value) is not kind:
             raise ValueError(f"INFO has a {type(value).__name__} as {name!r}")
-        if kind is int and not -_BOUND <= value < _BOUNDS.get(name, _BOUND):
+        if isinstance(value, int) and not -_BOUND <= value < _BOUNDS.get(name, _BOUND):
             raise ValueError(f"INFO has a number out of range as {name!r}")
         values[name] = value
     urls = raw.get("connect_urls")

@@ -1,9 +1,8 @@
-"""The loop of one connection: who reads the socket, what each read brings, how links end.
+"""The loop of one connection: who reads, what each read brings, how links end.
 
 There is no thread between the socket and the user. A thread that waits takes the helm
 and turns the loop in `_drive`: receive, parse, deliver, handle control lines, tick,
-select.
-Sending needs no helm: whoever publishes gives the link what it takes.
+select. Sending needs no helm: whoever publishes gives the link what it takes.
 
 Each link has one owner of its end: the keeper. Any thread may find that a link must
 end; it says so with `fail` and goes on waiting. The keeper closes the socket, salvages
@@ -215,7 +214,7 @@ class Loop:
         headers: Any = None,  # what encode_headers takes
         timeout: float = 10.0,
     ) -> None:
-        """Adds a message to the outbox; waits for room up to the timeout if it is full."""
+        """Adds a message to the outbox; waits for room up to the timeout."""
         asked = self.outbox.publish(subject, data, reply, headers)
         if asked:
             self.attend_publish(asked, subject, data, reply, headers, timeout)
@@ -229,7 +228,7 @@ class Loop:
         headers: Any,
         timeout: float,
     ) -> None:
-        """Does what the outbox asked of a publisher: alert the keeper, or wait for room."""
+        """Does what the outbox asked of a publisher: alert the keeper or wait."""
         deadline = math.inf
         while asked == 2:
             if deadline == math.inf:
@@ -238,7 +237,7 @@ class Loop:
             self.wake()  # whoever is in select must learn that the socket is full
             if not self.wait(room, deadline):
                 raise errors.TimeoutError(
-                    f"the outgoing buffer of {self.outbox.high_water} bytes stayed full "
+                    f"the buffer of {self.outbox.high_water} bytes to send stayed full "
                     f"for {timeout} s; the message was not sent"
                 )
             asked = self.outbox.publish(subject, data, reply, headers)
@@ -248,7 +247,7 @@ class Loop:
     # Turning --------------------------------------------------------------------------
 
     def _drive(self, what: Awaited | None, deadline: float) -> None:
-        """Turns the loop until `what` is ready, the deadline passed or the link is lost.
+        """Turns the loop until `what` is ready, the time is over or the link lost.
 
         Without `what` the keeper is at the helm, until another thread wants it.
         """
@@ -408,7 +407,7 @@ class Loop:
             )
 
     def _refused(self, live: Live, text: bytes) -> None:
-        """An -ERR: told to whom it belongs; one that closes the link says why it ends."""
+        """An -ERR: told to whom it belongs; if it closes the link, it says why."""
         refusal = classify(text, server=live.server.label)
         error = refusal.error
         self.last_error = error
@@ -460,7 +459,7 @@ class Loop:
                 self.replies = None
 
     def _noticed(self, route: Route) -> None:
-        """An inbox began to drop messages or came to its limit, or answers were gathered."""
+        """An inbox began to drop or came to its limit, or answers were gathered."""
         for sid, entry in list(self.entries.items()):
             if entry.route is not route:
                 continue
@@ -516,7 +515,7 @@ class Loop:
         self.entries.pop(sid, None)
 
     def orphaned(self, sid: int) -> None:
-        """Nobody holds the subscription any more. The collector calls: it takes no lock."""
+        """Nobody holds the subscription. The collector calls: it takes no lock."""
         self._orphans.append(sid)
         self.alert()
 
@@ -589,7 +588,7 @@ class Loop:
         self.keeper.ring()
 
     def connect(self, timeout: float) -> None:
-        """The first link, made in the caller's thread: every server once, one deadline."""
+        """The first link, made by the caller: every server once, one deadline."""
         deadline = monotonic() + timeout
         failures: list[tuple[str, Exception]] = []
         servers = self.pool.initial()
@@ -619,7 +618,7 @@ class Loop:
     def _no_servers(
         self, failures: list[tuple[str, Exception]], timeout: float
     ) -> Exception:
-        """The error of a failed connect: what the servers said, not that none is left."""
+        """The error of a failed connect: what the servers said."""
         for _, error in failures:
             if isinstance(error, errors.AuthenticationError | errors.TLSError):
                 return error
@@ -673,7 +672,7 @@ class Loop:
                 events.ErrorEvent(
                     errors.MaxPayloadError(
                         f"{refused} buffered messages were larger than the "
-                        f"{call.info.max_payload} bytes that {call.server.label} accepts"
+                        f"{call.info.max_payload} bytes that {call.server.label} takes"
                     )
                 )
             )
@@ -702,7 +701,7 @@ class Loop:
         return b"".join(frames)
 
     def end_link(self) -> None:
-        """The keeper's first step after a loss: nobody is at the helm, nothing leaks."""
+        """The keeper's first step after a loss: nobody is at the helm."""
         live = self.live
         if live is None:
             return
@@ -839,7 +838,7 @@ class Loop:
         self.keeper.ring()
 
     def _end_routes(self) -> None:
-        """Every reader and every waiting request is told that the connection is closed."""
+        """Every reader and every waiting request is told that all is closed."""
         for sid, entry in list(self.entries.items()):
             self.forget(sid)
             if isinstance(entry.route, Inbox):
@@ -852,7 +851,7 @@ class Loop:
         self.linked.open(self.closed_error())
 
     def finish(self) -> None:
-        """The keeper's last work: every waiting thread is told, every resource released.
+        """The keeper's last work: every thread is told, every resource released.
 
         Each step is taken, last to first, even if one before it fails.
         """
