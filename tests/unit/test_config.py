@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsclient import InvalidArgumentError, config
@@ -176,6 +176,7 @@ def test_null_is_unset() -> None:
     )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(), st.integers() | st.text()))
 def test_fields_that_nobody_here_knows_are_sent_back(future: dict[str, Any]) -> None:
     future = {f"future_{name}": value for name, value in future.items()}

@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError, fields
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsclient import info
@@ -301,6 +301,7 @@ JSON = st.recursive(
 
 
 @pytest.mark.parametrize("report", REPORTS)
+@settings(deadline=None)
 @given(data=st.data())
 def test_a_report_takes_anything_for_a_field(report: Any, data: st.DataObject) -> None:
     names = st.sampled_from(sorted(_names(report)))

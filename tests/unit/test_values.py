@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsclient import InvalidArgumentError
@@ -34,18 +34,21 @@ EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 # Durations
 
 
+@settings(deadline=None)
 @given(st.integers(0, 9_223_372_036))
 def test_whole_seconds_are_exact(seconds: int) -> None:
     assert duration_ns(seconds, "x") == seconds * 10**9
     assert duration_ns(float(seconds), "x") == seconds * 10**9
 
 
+@settings(deadline=None)
 @given(st.timedeltas(timedelta(0), timedelta(days=100_000)))
 def test_timedeltas_are_exact(value: timedelta) -> None:
     whole = (value.days * 86400 + value.seconds) * 10**9
     assert duration_ns(value, "x") == whole + value.microseconds * 1000
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**22 * 10**9))
 def test_up_to_48_days_come_back_to_the_nanosecond(ns: int) -> None:
     assert duration_ns(duration_seconds(ns), "x") == ns
@@ -126,6 +129,7 @@ def test_what_is_no_time_is_refused_by_its_name(text: str) -> None:
         parse_time(text, "created")
 
 
+@settings(deadline=None)
 @given(st.integers(-62135596799 * 10**9, 253402300799_999999999))
 def test_every_instant_comes_back_from_its_text(ns: int) -> None:
     stamp = Timestamp.from_ns(ns)
@@ -134,6 +138,7 @@ def test_every_instant_comes_back_from_its_text(ns: int) -> None:
     assert again.ns == stamp.ns == ns
 
 
+@settings(deadline=None)
 @given(st.datetimes(timezones=st.timezones()).filter(lambda d: 1 < d.year < 9999))
 def test_every_aware_datetime_is_told_in_utc(moment: datetime) -> None:
     again = parse_time(format_time(check_time(moment, "x")))
@@ -258,6 +263,7 @@ def matches(pattern: str, subject: str) -> bool:
     )
 
 
+@settings(deadline=None)
 @given(FILTERS, FILTERS)
 def test_filters_overlap_if_a_subject_matches_both(one: str, other: str) -> None:
     both = any(matches(one, s) and matches(other, s) for s in LITERALS)
@@ -265,6 +271,7 @@ def test_filters_overlap_if_a_subject_matches_both(one: str, other: str) -> None
     assert subjects_overlap(other, one) is both
 
 
+@settings(deadline=None)
 @given(FILTERS, FILTERS)
 def test_a_filter_covers_another_if_it_matches_all_of_it(
     wide: str, narrow: str
