@@ -90,14 +90,23 @@ class Operator:
             key.public, "account", {"type": "account", "limits": limits}
         )
 
-    def creds(self, *, expires: float | None = None, is_stranger: bool = False) -> str:
-        """The creds file of a new user; a stranger's account is unknown to servers."""
+    def creds(
+        self,
+        *,
+        expires: float | None = None,
+        is_stranger: bool = False,
+        payload: int = -1,
+    ) -> str:
+        """The creds file of a new user; a stranger's account is unknown to servers.
+
+        `payload` is the size that this user's messages may have.
+        """
         user = Key(nkeys.USER)
         account = Key(nkeys.ACCOUNT) if is_stranger else self._account
         jwt = account.jwt(
             user.public,
             "user",
-            {"type": "user", "subs": -1, "data": -1, "payload": -1},
+            {"type": "user", "subs": -1, "data": -1, "payload": payload},
             expires=expires,
         )
         return (

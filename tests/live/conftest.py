@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jsclient import server
+from jsclient.server import Server
 from tests import certificates
 from tests.harness.leaks import LeakMeter
 from tests.live.support import Events
@@ -19,14 +19,13 @@ def certs(tmp_path_factory: pytest.TempPathFactory) -> certificates.Certificates
 
 
 @pytest.fixture(scope="session")
-def plain_server() -> Iterator[server.Server]:
-    """A server without any options, shared by tests that do it no harm."""
-    with server.run() as running:
-        yield running
+def plain_server(server: Server) -> Server:
+    """The shared server, for modules that use the name of its fixture otherwise."""
+    return server
 
 
 @pytest.fixture
-def url(plain_server: server.Server) -> str:
+def url(plain_server: Server) -> str:
     """The address of the shared server."""
     return plain_server.url
 
@@ -38,7 +37,7 @@ def told() -> Events:
 
 
 @pytest.fixture
-def no_leaks(plain_server: server.Server) -> Iterator[None]:
+def no_leaks(plain_server: Server) -> Iterator[None]:
     """The test gives back its threads and descriptors."""
     with LeakMeter(timeout=10.0):
         yield

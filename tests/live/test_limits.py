@@ -9,6 +9,7 @@ import pytest
 import jsclient
 from jsclient import errors, events, server
 from tests.live.support import PATIENCE, Events
+from tests.operators import Operator
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("no_leaks")]
 
@@ -74,6 +75,24 @@ def test_the_next_link_has_its_own_limit(told: Events) -> None:
             nc.publish("limit", bytes(501))
         nc.publish("limit", bytes(500))
         assert len(sub.next(PATIENCE).data) == 500
+
+
+def test_the_limit_of_a_user_is_told_after_the_login() -> None:
+    operator = Operator()
+    with (
+        server.run(config=operator.config) as running,
+        jsclient.connect(
+            running.url, credentials=operator.creds(payload=100).encode()
+        ) as nc,
+    ):
+        nc.flush()
+        assert nc.max_payload == 100
+        with pytest.raises(errors.MaxPayloadError):
+            nc.publish("limit", bytes(101))
+        sub = nc.subscribe("limit")
+        nc.publish("limit", bytes(100))
+        assert len(sub.next(PATIENCE).data) == 100
+        assert nc.stats().reconnects == 0
 
 
 def test_kept_messages_that_the_next_server_does_not_take_are_dropped_and_told(
