@@ -126,5 +126,3 @@ def _sentence(event: events.Event) -> str:
             return str(error)
         case events.ErrorEvent(error, subscription):
             return f"{subscription!r}: {error}"
-        case _:
-            return repr(event)
