@@ -2248,14 +2248,14 @@ cdef class Outbox:
         cdef char *start
         cdef object holder, reply_holder = None
         cdef int64_t now
-        holder = text_span(subject, "subject", &to)
+        holder = text_span(subject, "subject", &to)  # no-cython-lint: keeps the bytes alive
         if subject is not self.checked_subject:
             refuse_subject(subject, "subject", check_subject_bytes(to.at, to.size))
             self.checked_subject = subject
         answer.size = 0
         answer.at = NULL
         if reply is not None:
-            reply_holder = subject_span(reply, "reply", &answer)
+            reply_holder = subject_span(reply, "reply", &answer)  # no-cython-lint
         if to.size + answer.size + 24 > ARGUMENT_LIMIT:
             raise InvalidArgumentError(
                 f"subject and reply together must not be longer than {ARGUMENT_LIMIT - 24} bytes"
