@@ -1,4 +1,4 @@
-"""TLS that was asked for is never given up, and no secret is written before it stands."""
+"""TLS that was asked for is never given up; no secret is written before it stands."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def by(url: str, scheme: str, host: str = "127.0.0.1") -> str:
 
 
 def never_told(server: ScriptedServer) -> bool:
-    """Whether no connection to the server has carried a secret or a CONNECT in clear."""
+    """Whether no connection has carried a secret or a CONNECT in clear."""
     return not any(
         word in server.received_raw(number)
         for number in range(server.connections)
