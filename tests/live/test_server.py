@@ -60,7 +60,10 @@ class Peer:
         self.socket.sendall(
             f"SUB answer 1\r\nPUB {subject} answer {len(data)}\r\n{data}\r\n".encode()
         )
-        size = int(self.line().rsplit(b" ", 1)[1])
+        # A member of a cluster may send another INFO at any time.
+        while not (line := self.line()).startswith(b"MSG "):
+            assert line.startswith((b"INFO ", b"PING"))
+        size = int(line.rsplit(b" ", 1)[1])
         fields: dict[str, Any] = json.loads(self.lines.read(size + 2))
         return fields
 
