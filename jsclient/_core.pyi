@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from typing import (
-    Any,
     ClassVar,
     Literal,
     Protocol,

@@ -413,7 +413,7 @@ class FastBatch:
         self.discard()
         return PublishOutcomeUnknownError(
             self._subject,
-            f"batch {self.id}: {reason}; {self._acked} of {self._sent} are acknowledged",
+            f"batch {self.id}: {reason}; {self._acked} of {self._sent} are acked",
         )
 
     def _refuse_over(self) -> None:

@@ -64,7 +64,7 @@ class JetStream:
         self._async: AsyncPublisher | None = None
 
     def account_info(self, *, timeout: Seconds | None = None) -> AccountInfo:
-        """Usage and limits of the account; JetStreamNotEnabledError if there is none."""
+        """Usage and limits of the account; JetStreamNotEnabledError without them."""
         answer = self._api.call(
             "INFO", doing="look up the account", timeout=timeout, is_safe=True
         )
