@@ -422,18 +422,17 @@ class Connection:
         loop = self._loop
         while True:
             loop.check_open()
-            linked = loop.linked
-            if not loop.wait(linked, deadline):
+            if not loop.wait(loop.linked, deadline):
                 raise errors.TimeoutError(late)
-            gate = loop.fence()
-            if not loop.wait(gate, deadline):
-                raise errors.TimeoutError(late)
-            if gate.error is None:
-                return
-            if linked is loop.linked and loop.live is not None:
-                raise gate.error
-            if loop.live is None and linked is not loop.linked:
-                raise gate.error
+            if loop.live is not None:
+                break
+        gate = loop.fence()
+        if not loop.wait(gate, deadline):
+            raise errors.TimeoutError(late)
+        if gate.error is not None:
+            # What was sent before may be lost, also when there is a new link already.
+            loop.check_open()
+            raise gate.error
 
     def reconnect(self) -> None:
         """Leaves the link for another server, or for the same if there is but one."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+import threading
 import time
 from collections.abc import Iterator
 
@@ -10,8 +12,9 @@ import pytest
 import jsclient
 from jsclient import errors, events, server
 from jsclient._server_process import free_ports
+from tests.certificates import Certificates
 from tests.harness.proxy import FaultProxy
-from tests.live.support import PATIENCE, Events, all_results, until
+from tests.live.support import PATIENCE, Events, all_results, responder, until
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("no_leaks")]
 
@@ -507,21 +510,30 @@ def test_a_round_trip_takes_some_time(running: server.Server) -> None:
             nc.rtt(0.05)
 
 
+@pytest.mark.parametrize("reconnect_wait", [60.0, 0.0])
 def test_a_flush_fails_when_its_link_is_lost(
-    running: server.Server, told: Events
+    running: server.Server, told: Events, reconnect_wait: float
 ) -> None:
-    with jsclient.connect(running.url, reconnect_wait=60.0, on_event=told) as nc:
-        running.pause()
+    with (
+        FaultProxy(running.host, running.port) as proxy,
+        jsclient.connect(proxy.url, reconnect_wait=reconnect_wait, on_event=told) as nc,
+    ):
+        proxy.set("s2c", stall=True)
+        pings = nc._loop.outbox.pings
 
         def work(number: int) -> None:
             if number == 0:
+                # There may be a new link, but what went to the old one may be lost.
                 with pytest.raises(errors.DisconnectedError):
                     nc.flush(PATIENCE)
             else:
-                until(lambda: not nc._loop.helm.is_free, "the flush waits")
-                running.kill()
+                until(lambda: nc._loop.outbox.pings > pings, "the flush waits")
+                proxy.cut()
+                proxy.set("s2c")
 
         all_results(2, work)
+        told.wait(events.Reconnected)
+        nc.flush()
 
 
 def test_many_threads_may_flush_at_once(url: str) -> None:
@@ -561,3 +573,134 @@ def test_no_half_frame_reaches_the_next_server(told: Events) -> None:
                 assert data == payload
         assert "Parser" not in running.log()
         assert "Unknown Protocol" not in running.log()
+
+
+# Many at once -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_secure", [False, True])
+def test_every_answer_belongs_to_its_question_while_links_are_cut(
+    certs: Certificates, told: Events, is_secure: bool
+) -> None:
+    identity = certs.server
+    tls = server.TLS(cert_file=identity.cert_file, key_file=identity.key_file)
+    context = ssl.create_default_context(cafile=certs.ca_file) if is_secure else False
+    with (
+        server.run(tls=tls if is_secure else None) as running,
+        FaultProxy(running.host, running.port) as proxy,
+        responder(running.url, "echo", tls=context),
+        jsclient.connect(
+            proxy.url,
+            tls=context,
+            reconnect_wait=0.01,
+            reconnect_jitter=0.0,
+            on_event=told,
+        ) as nc,
+    ):
+        over = threading.Event()
+
+        def work(number: int) -> int:
+            if number == 0:
+                for cut in range(1, 11):
+                    over.wait(0.05)
+                    proxy.cut()
+                    told.wait(events.Reconnected, cut)
+                over.set()
+                return 0
+            answered = 0
+            turn = 0
+            while not over.is_set():
+                turn += 1
+                question = b"%d/%d" % (number, turn)
+                try:
+                    assert nc.request("echo", question, timeout=0.5).data == question
+                    answered += 1
+                except (errors.TimeoutError, errors.DisconnectedError):
+                    pass
+                if number % 2:
+                    continue
+                try:
+                    with nc.subscribe(f"own.{number}") as sub:
+                        nc.publish(f"own.{number}", question)
+                        assert sub.next(0.5).data == question
+                except (errors.TimeoutError, errors.DisconnectedError):
+                    pass
+            return answered
+
+        answered = all_results(13, work)
+        assert all(answered[1:])
+        nc.flush()
+        assert nc.request("echo", b"last", timeout=PATIENCE).data == b"last"
+        replies = nc._loop.replies
+        assert replies is not None
+        assert len(replies) == 0
+        assert len(nc._loop.entries) == 1
+
+
+def test_hundreds_of_subscriptions_answer_after_every_kill(
+    running: server.Server, told: Events
+) -> None:
+    with jsclient.connect(running.url, reconnect_wait=0.02, on_event=told) as nc:
+        subs = [nc.subscribe(f"s.{number}") for number in range(300)]
+        nc.flush()
+        for kill in range(1, 6):
+            running.kill()
+            told.wait(events.Disconnected, kill)
+            running.restart()
+            told.wait(events.Reconnected, kill)
+            for number in range(300):
+                nc.publish(f"s.{number}", b"%d" % kill)
+            nc.flush()
+            assert [sub.next(0).data for sub in subs] == [b"%d" % kill] * 300
+        assert all(sub.pending_messages == 0 for sub in subs)
+
+
+def test_draining_a_subscription_during_an_outage_ends_it_with_what_it_has(
+    running: server.Server, told: Events
+) -> None:
+    with jsclient.connect(running.url, reconnect_wait=0.02, on_event=told) as nc:
+        sub = nc.subscribe("held")
+        nc.publish("held", b"x")
+        nc.flush()
+        running.kill()
+        told.wait(events.Disconnected)
+        sub.drain()
+        running.restart()
+        told.wait(events.Reconnected)
+        nc.publish("held", b"late")
+        nc.flush()
+        assert [msg.data for msg in sub] == [b"x"]
+
+
+def test_closing_while_everybody_is_busy_and_links_are_cut(
+    running: server.Server, told: Events
+) -> None:
+    with FaultProxy(running.host, running.port) as proxy:
+        for _ in range(10):
+            nc = jsclient.connect(
+                proxy.url, reconnect_wait=0.01, reconnect_jitter=0.0, on_event=told
+            )
+            started = threading.Semaphore(0)
+
+            def work(
+                number: int,
+                nc: jsclient.Connection = nc,
+                started: threading.Semaphore = started,
+            ) -> None:
+                if number == 0:
+                    for _ in range(4):
+                        assert started.acquire(timeout=PATIENCE)
+                    proxy.cut()
+                    nc.close()
+                    return
+                started.release()
+                with pytest.raises(errors.ConnectionClosedError):  # noqa: PT012
+                    while True:
+                        try:
+                            nc.publish("busy", bytes(1000))
+                            nc.flush(PATIENCE)
+                        except (errors.DisconnectedError, errors.BufferFullError):
+                            continue
+
+            all_results(5, work)
+            assert nc.is_closed
