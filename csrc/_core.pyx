@@ -627,6 +627,12 @@ def parse_pub_ack(data: bytes) -> PubAck | None:
     return ack
 
 
+cdef enum AckState:
+    ACK_NEW
+    ACK_SENDING              # a thread is at it
+    ACK_DONE
+
+
 # One message as the parser sees it: pointers into its buffer, or finished bytes objects.
 cdef struct Frame:
     const char *subject
@@ -661,6 +667,7 @@ cdef class Msg:
     cdef str text
     cdef Headers decoded
     cdef Metadata place
+    cdef AckState ack_state
     # Who sends an answer; set when the message is handed out, so that messages waiting in
     # an inbox form no reference cycle with it.
     cdef object owner
@@ -783,6 +790,81 @@ cdef class Msg:
             raise InvalidArgumentError("the message belongs to no connection")
         self.owner.publish(self.reply, data, headers=headers)
 
+    # Acknowledging. One terminal ack per message: a further one of any kind does nothing. ---
+
+    def ack(self):
+        """Tells JetStream that the message is dealt with; returns before it is sent."""
+        self.acknowledge(b"+ACK", True)
+
+    def nak(self, delay=None):
+        """Asks JetStream to deliver the message again, at once or after `delay` seconds."""
+        cdef object nanoseconds = 0
+        if delay is not None:
+            nanoseconds = delay_ns(delay)
+        if nanoseconds > 0:
+            self.acknowledge(b'-NAK {"delay": %d}' % nanoseconds, True)
+        else:
+            self.acknowledge(b"-NAK", True)
+
+    def term(self, reason=None):
+        """Tells JetStream never to deliver the message again, and why."""
+        if reason is None:
+            self.acknowledge(b"+TERM", True)
+            return
+        if not isinstance(reason, str):
+            raise TypeError(f"reason must be a str, not {type(reason).__name__}")
+        self.acknowledge(b"+TERM " + encode_text(reason), True)
+
+    def in_progress(self):
+        """Tells JetStream that the message is being worked on: its ack_wait starts anew."""
+        self.acknowledge(b"+WPI", False)
+
+    def ack_sync(self, timeout=5.0):
+        """Acknowledges, and waits until the server has confirmed it.
+
+        Raises TimeoutError when it did not; then the call may be repeated.
+        """
+        cdef Courier courier = self.courier_for_ack()
+        if self.ack_state == ACK_DONE or courier.is_ack_none:
+            return
+        courier.port.ack_sync(courier.ack_subject(self).decode("utf-8", "surrogateescape"), timeout)
+        self.ack_state = ACK_DONE
+
+    @property
+    def is_acked(self):
+        """Whether a terminal ack (ack, nak or term) was sent."""
+        return self.ack_state == ACK_DONE
+
+    cdef Courier courier_for_ack(self):
+        if self.reply_size < 9 or memcmp(
+            PyBytes_AS_STRING(self.head) + self.subject_size, b"$JS.ACK.", 8
+        ) != 0:
+            raise NotJetStreamMessageError(
+                f"the message on {self.subject!r} cannot be acknowledged: "
+                "its reply is no JetStream ack subject"
+            )
+        if self.owner is None:
+            raise InvalidArgumentError("the message belongs to no connection")
+        if isinstance(self.owner, Courier):
+            return <Courier>self.owner
+        return <Courier?>self.owner.courier
+
+    cdef int acknowledge(self, bytes payload, bint is_terminal) except -1:
+        cdef Courier courier = self.courier_for_ack()
+        if self.ack_state != ACK_NEW or courier.is_ack_none:
+            return 0
+        if not is_terminal:
+            courier.send(self, payload)
+            return 0
+        self.ack_state = ACK_SENDING
+        try:
+            courier.send(self, payload)
+        except BaseException:
+            self.ack_state = ACK_NEW
+            raise
+        self.ack_state = ACK_DONE
+        return 0
+
     def __repr__(self):
         reply = "" if self.reply_size == 0 else f", reply={self.reply!r}"
         return f"Msg(subject={self.subject!r}{reply}, {PyBytes_GET_SIZE(self.data)} bytes)"
@@ -795,6 +877,75 @@ cdef class Msg:
             self.head[cut + self.reply_size:],
             self.data,
         )
+
+
+cdef object delay_ns(object delay):
+    """A delay in seconds, or a timedelta, as whole nanoseconds."""
+    if isinstance(delay, timedelta):
+        delay = delay.total_seconds()
+    if isinstance(delay, bool) or not isinstance(delay, (int, float)):
+        raise TypeError(
+            f"delay must be a number of seconds or a timedelta, not {type(delay).__name__}"
+        )
+    if delay != delay or delay > 1e9:
+        raise InvalidArgumentError(f"delay must be a sensible number of seconds: {delay!r}")
+    return round(delay * 1000000000)
+
+
+@cython.final
+cdef class Courier:
+    """Sends the acks and answers of a consumer's messages.
+
+    `port` has what waits: `publish`, `note_bad_headers`, `ack_sync`, and
+    `attend_publish` for an outbox that asks for something.
+    """
+
+    cdef readonly object port
+    cdef Outbox outbox
+    cdef readonly bint is_ack_none     # the consumer wants no acks: they are not sent
+    cdef bytes prefix                  # what replaces `$JS.ACK`, or None
+
+    def __init__(self, port, Outbox outbox not None, bint is_ack_none=False, ack_prefix=None):
+        self.port = port
+        self.outbox = outbox
+        self.is_ack_none = is_ack_none
+        self.prefix = None if ack_prefix is None else encode_text(ack_prefix)
+
+    def publish(self, subject, data, *, headers=None):
+        """Publishes an answer to a message."""
+        self.port.publish(subject, data, headers=headers)
+
+    def note_bad_headers(self, error):
+        """A message with malformed headers was looked at."""
+        self.port.note_bad_headers(error)
+
+    cdef bytes ack_subject(self, Msg msg):
+        cdef bytes reply = msg.head[msg.subject_size:msg.subject_size + msg.reply_size]
+        return reply if self.prefix is None else self.prefix + reply[7:]
+
+    cdef int send(self, Msg msg, bytes payload) except -1:
+        cdef Span to
+        cdef Span nowhere
+        cdef bytes subject
+        cdef int asked
+        nowhere.at = NULL
+        nowhere.size = 0
+        if self.prefix is None:
+            # As it was received; the server made it.
+            to.at = PyBytes_AS_STRING(msg.head) + msg.subject_size
+            to.size = msg.reply_size
+        else:
+            subject = self.ack_subject(msg)
+            to.at = PyBytes_AS_STRING(subject)
+            to.size = PyBytes_GET_SIZE(subject)
+        asked = self.outbox.add_checked(
+            to, nowhere, PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload), None,
+            False, None, False,
+        )
+        if asked != ASK_NOTHING:
+            text = decode_text(to.at, to.size)
+            self.port.attend_publish(asked, text, payload, None, None, 10.0)
+        return 0
 
 
 cdef int fill_msg(Msg msg, bytes subject, bytes reply, bytes header, bytes data) except -1:
@@ -1046,6 +1197,24 @@ cdef class Helm:
             return True
         return self.wait_long(what, deadline)
 
+    def run(self, job):
+        """Runs job() at the helm if no other thread has it; whether it did."""
+        cdef unsigned long me = PyThread_get_thread_ident()
+        cdef unsigned long before = self.owner
+        if before != 0 and before != me:
+            return False
+        self.owner = me
+        try:
+            job()
+        finally:
+            self.owner = before
+            if before == 0:
+                if self.freed is not None:
+                    self.freed.open()
+                    self.freed = None
+                self.pass_on()
+        return True
+
     def keep(self):
         """Takes a free helm and drives until somebody wants it; what the keeper does."""
         if self.owner == 0 and self.is_steerable:
@@ -1276,9 +1445,9 @@ cdef class Inbox(Route):
             self.ring = NULL
             self.capacity = 0
             self.first = 0
-        if self.emptied is not None:
-            self.emptied.open()
-            self.emptied = None
+        emptied, self.emptied = self.emptied, None
+        if emptied is not None:
+            emptied.open()
         return 0
 
     def await_empty(self):
@@ -1307,6 +1476,10 @@ cdef class Inbox(Route):
                 self.ran_empty()
             self.end()
 
+    cdef int prepare(self) except -1:
+        """What a subclass does before a message is taken."""
+        return 0
+
     def take(self):
         """The oldest message, counted as taken, or None."""
         return self.pop()
@@ -1319,6 +1492,7 @@ cdef class Inbox(Route):
         """
         cdef Msg msg
         while True:
+            self.prepare()
             msg = self.pop()
             if msg is not None:
                 hand[0] = msg
@@ -1361,6 +1535,172 @@ cdef class Inbox(Route):
 
 
 @cython.final
+cdef class PullInbox(Inbox):
+    """Messages of a pull conversation, and when it is time to ask for more.
+
+    `owed` is what open pulls may still bring, `count` and `bytes` what is held. More is due
+    when the two together fall to the threshold, in messages, or in bytes if there is a limit
+    of bytes. `heard` counts every frame, heartbeats included.
+    """
+
+    cdef readonly int64_t owed
+    cdef readonly int64_t owed_bytes
+    cdef public int64_t threshold      # -1: never due
+    cdef public bint counts_bytes
+    cdef public bint is_due
+    cdef public object on_due          # called, without the helm, by who takes messages
+    cdef readonly uint64_t heard
+    cdef readonly uint64_t strays      # messages that no pull can have brought
+
+    def __init__(self, owner):
+        Inbox.__init__(self, owner)
+        self.threshold = -1
+
+    cdef Msg pop(self):
+        cdef Msg msg = Inbox.pop(self)
+        if msg is not None and self.threshold >= 0:
+            if self.counts_bytes:
+                self.is_due = self.owed_bytes + self.bytes <= self.threshold
+            else:
+                self.is_due = self.owed + self.count <= self.threshold
+        return msg
+
+    cdef int prepare(self) except -1:
+        if self.is_due and self.on_due is not None:
+            self.on_due()
+        return 0
+
+
+@cython.final
+cdef class Lane(Route):
+    """One subscription on which pulls are answered, one after the other.
+
+    The subscription says which pull paid for a message; the last token of its subject says
+    which pull a status is about.
+    """
+
+    cdef readonly PullInbox inbox      # whose messages these are now, or None
+    cdef readonly int sid
+    cdef bytes reply
+    cdef readonly int64_t batch
+    cdef readonly int64_t max_bytes    # 0: none
+    cdef readonly int64_t messages     # that the present pull brought
+    cdef readonly int64_t bytes        # and their sizes, as the server charges them
+    cdef readonly bint is_open
+    cdef readonly object statuses      # of the present pull, not dealt with yet
+    cdef public bint is_pinned         # messages carry a Nats-Pin-Id that is not charged
+
+    def __init__(self):
+        self.statuses = deque()
+
+    def assign(self, int sid):
+        """The subscription that it is."""
+        self.sid = sid
+
+    def open(self, PullInbox inbox not None, str reply, int64_t batch, int64_t max_bytes):
+        """A pull is about to be sent; its answers go to the inbox."""
+        self.inbox = inbox
+        self.reply = encode_text(reply)
+        self.batch = batch
+        self.max_bytes = max_bytes
+        self.messages = 0
+        self.bytes = 0
+        self.statuses.clear()
+        self.is_open = True
+        inbox.owed += batch
+        inbox.owed_bytes += max_bytes
+
+    def close(self):
+        """The pull is over; what it did not bring is no longer owed.
+
+        A late message still goes to the inbox.
+        """
+        if self.is_open:
+            self.is_open = False
+            self.inbox.owed -= max(self.batch - self.messages, 0)
+            self.inbox.owed_bytes -= max(self.max_bytes - self.bytes, 0)
+
+    def retire(self):
+        """Nothing more can come for the inbox."""
+        self.close()
+        self.inbox = None
+        self.statuses.clear()
+
+    @property
+    def is_spent(self):
+        """Whether the pull has brought all that it can."""
+        return self.messages >= self.batch or 0 < self.max_bytes <= self.bytes
+
+    cdef int deliver(self, const Frame *frame, Parser parser) except -1:
+        cdef StatusLine line
+        cdef PullInbox inbox = self.inbox
+        if inbox is None:
+            parser.unrouted += 1
+            return 0
+        if frame.reply_size >= 8 and memcmp(frame.reply, b"$JS.ACK.", 8) == 0:
+            return self.deliver_message(frame, parser)
+        if frame.header_size == 0 or not read_status_line(
+            frame.header, frame.header_size, &line
+        ) or line.status < 0:
+            inbox.strays += 1
+            return 0
+        if frame.subject_size != PyBytes_GET_SIZE(self.reply) or memcmp(
+            frame.subject, PyBytes_AS_STRING(self.reply), <size_t>frame.subject_size
+        ) != 0 or not self.is_open:
+            # About a pull that is long over.
+            return 0
+        inbox.heard += 1
+        if line.status != 100:
+            if not self.statuses:
+                parser.notices.append(self)
+            self.statuses.append(make_msg(frame, None))
+        return 0
+
+    cdef int deliver_message(self, const Frame *frame, Parser parser) except -1:
+        cdef PullInbox inbox = self.inbox
+        cdef Msg msg = make_msg(frame, None)
+        cdef int64_t charge = frame_size(frame)
+        if self.is_pinned:
+            charge -= pin_overhead(frame.header, frame.header_size)
+        inbox.put(msg)
+        inbox.arrived += 1
+        inbox.heard += 1
+        if self.is_open:
+            inbox.owed -= self.messages < self.batch
+            inbox.owed_bytes -= min(charge, max(self.max_bytes - self.bytes, 0))
+            self.messages += 1
+            self.bytes += charge
+            if self.messages >= self.batch or 0 < self.max_bytes <= self.bytes:
+                parser.notices.append(self)
+        if inbox.sleepers:
+            parser.stir(inbox)
+        return 0
+
+
+cdef Py_ssize_t pin_overhead(const char *header, Py_ssize_t size) noexcept nogil:
+    """Bytes that a Nats-Pin-Id, added after the server charged the message, takes."""
+    cdef Py_ssize_t start, end, found = -1, length = 0
+    cdef int fields = 0
+    start = line_end(header, 0, size)
+    if start < 0:
+        return 0
+    start += 2
+    while start + 2 < size:
+        end = line_end(header, start, size)
+        if end <= start:
+            break
+        fields += 1
+        if end - start > 12 and memcmp(header + start, b"Nats-Pin-Id:", 12) == 0:
+            found = start
+            length = end + 2 - start
+        start = end + 2
+    if found < 0:
+        return 0
+    # Without other fields the server added the whole block for it.
+    return length + 12 if fields == 1 else length
+
+
+@cython.final
 cdef class MessageIterator:
     """Iterates the messages of an inbox, waiting at most `timeout` for each."""
 
@@ -1379,8 +1719,10 @@ cdef class MessageIterator:
         return self
 
     def __next__(self):
-        cdef Msg msg = self.inbox.pop()
+        cdef Msg msg
         cdef double deadline
+        self.inbox.prepare()
+        msg = self.inbox.pop()
         if msg is not None:
             return msg
         deadline = INFINITY
@@ -1409,7 +1751,9 @@ cdef class Reply(Awaited):
     cdef readonly object error
     cdef bint is_tied                  # the request dies with its link
     cdef readonly bint is_begun        # bytes of a tied request were sent
+    cdef readonly bint is_withdrawn    # none of them was, and none will be
     cdef public object tag             # the caller's own
+    cdef public double due             # when its answer is overdue
 
     cdef bint is_ready(self) noexcept:
         return self.msg is not None or self.error is not None
@@ -1471,25 +1815,39 @@ cdef class Replies(Route):
             number //= 62
         return PyBytes_FromStringAndSize(token, TOKEN_SIZE)
 
-    def open(self, subject, Py_ssize_t limit=0):
+    def open(self, subject, Py_ssize_t limit=0, tag=None, double due=INFINITY):
         """A Reply for a request to the subject; its `inbox` is where the answer must go.
 
         None when as many requests as the limit, if there is one, wait already.
         """
-        cdef Reply reply
-        cdef bytes token
-        if limit and len(self.waiting) >= limit:
-            return None
-        reply = Reply.__new__(Reply)
-        token = self.new_token()
+        cdef Reply reply = Reply.__new__(Reply)
+        cdef bytes token = self.new_token()
         reply.subject = subject
         reply.token = token
         reply.inbox = self.prefix + token.decode("ascii")
-        if self.reason is None:
-            self.waiting[token] = reply
-        else:
-            self.fail_one(reply, self.reason)
+        reply.tag = tag
+        reply.due = due
+        if self.reason is not None:
+            reply.fail(self.reason)
+            return reply
+        # Last: other threads may have run while the token was made.
+        if limit and len(self.waiting) >= limit:
+            return None
+        self.waiting[token] = reply
         return reply
+
+    def oldest(self):
+        """The request that waits longest, or None."""
+        cdef Reply reply
+        for reply in self.waiting.values():
+            return reply
+        return None
+
+    def renew(self, Reply reply not None, double due):
+        """Makes a request that still waits the youngest."""
+        reply.due = due
+        if self.waiting.pop(reply.token, None) is not None:
+            self.waiting[reply.token] = reply
 
     def drop(self, Reply reply not None):
         """Forgets a request that is over; a late answer to it is ignored."""
@@ -2098,8 +2456,14 @@ cdef class Outbox:
     cdef void drop_tickets(self) noexcept:
         cdef Py_ssize_t i
         for i in range(self.border_first, self.border_last):
-            Py_XDECREF(self.borders[i].ticket)
-            self.borders[i].ticket = NULL
+            self.cancel(&self.borders[i])
+
+    cdef void cancel(self, Border *border) noexcept:
+        """No byte of this frame is ever sent: its ticket is told."""
+        if border.ticket != NULL:
+            (<Reply>border.ticket).is_withdrawn = True
+            Py_DECREF(<object>border.ticket)
+            border.ticket = NULL
 
     def __len__(self):
         return self.last - self.first
@@ -2189,13 +2553,20 @@ cdef class Outbox:
     # Frames ---------------------------------------------------------------------------
 
     def publish(
-        self, subject, data, reply, headers, bint is_urgent=False, Reply ticket=None
+        self,
+        subject,
+        data,
+        reply,
+        headers,
+        bint is_urgent=False,
+        Reply ticket=None,
+        bint is_tied=False,
     ):
         """Adds a PUB or HPUB frame and sends it if that is due; what is asked of the caller.
 
         ASK_NOTHING, ASK_ALERT, or ASK_ROOM, with which nothing was added. An urgent one is
-        due at once. One with a ticket dies with its link, and needs one: the ticket's
-        `is_begun` tells whether any of its bytes were sent.
+        due at once. A tied one dies with its link, and needs one. So does one with a
+        ticket, whose `is_begun` tells whether any of its bytes were sent.
         """
         cdef bytes block = None
         cdef Py_buffer view
@@ -2211,6 +2582,7 @@ cdef class Outbox:
                 block,
                 is_urgent,
                 ticket,
+                is_tied,
             )
         if isinstance(data, str) or not PyObject_CheckBuffer(data):
             hint = "; encode it first" if isinstance(data, str) else ""
@@ -2223,7 +2595,14 @@ cdef class Outbox:
             raise TypeError("data must be a contiguous buffer") from None
         try:
             asked = self.add_publish(
-                subject, <const char *>view.buf, view.len, reply, block, is_urgent, ticket
+                subject,
+                <const char *>view.buf,
+                view.len,
+                reply,
+                block,
+                is_urgent,
+                ticket,
+                is_tied,
             )
         finally:
             PyBuffer_Release(&view)
@@ -2238,16 +2617,11 @@ cdef class Outbox:
         bytes block,
         bint is_urgent,
         Reply ticket,
+        bint is_tied,
     ) except -1:
         cdef Span to
         cdef Span answer
-        cdef Py_ssize_t header_size = 0 if block is None else PyBytes_GET_SIZE(block)
-        cdef Py_ssize_t payload = size + header_size
-        cdef Py_ssize_t held = self.last - self.first
-        cdef char *at
-        cdef char *start
         cdef object holder, reply_holder = None
-        cdef int64_t now
         holder = text_span(subject, "subject", &to)  # no-cython-lint: keeps the bytes alive
         if subject is not self.checked_subject:
             refuse_subject(subject, "subject", check_subject_bytes(to.at, to.size))
@@ -2256,6 +2630,27 @@ cdef class Outbox:
         answer.at = NULL
         if reply is not None:
             reply_holder = subject_span(reply, "reply", &answer)  # no-cython-lint
+        return self.add_checked(to, answer, data, size, block, is_urgent, ticket, is_tied)
+
+    cdef int add_checked(
+        self,
+        Span to,
+        Span answer,
+        const char *data,
+        Py_ssize_t size,
+        bytes block,
+        bint is_urgent,
+        Reply ticket,
+        bint is_tied,
+    ) except -1:
+        """Adds a message whose subjects are known to be good."""
+        cdef Py_ssize_t header_size = 0 if block is None else PyBytes_GET_SIZE(block)
+        cdef Py_ssize_t payload = size + header_size
+        cdef Py_ssize_t held = self.last - self.first
+        cdef char *at
+        cdef char *start
+        cdef int64_t now
+        is_tied = is_tied or ticket is not None
         if to.size + answer.size + 24 > ARGUMENT_LIMIT:
             raise InvalidArgumentError(
                 f"subject and reply together must not be longer than {ARGUMENT_LIMIT - 24} bytes"
@@ -2268,7 +2663,7 @@ cdef class Outbox:
         if self.state == OUTBOX_REFUSING:
             raise self.refusal()
         if self.state == OUTBOX_DOWN:
-            if ticket is not None:
+            if is_tied:
                 raise DisconnectedError("there is no link to the server")
             if self.keep_limit <= 0:
                 raise DisconnectedError("the link is down and there is no reconnect buffer")
@@ -2315,7 +2710,7 @@ cdef class Outbox:
         at[0] = c'\r'
         at[1] = c'\n'
         at += 2
-        self.close_frame(at - start, payload, ticket is None, ticket)
+        self.close_frame(at - start, payload, not is_tied, ticket)
         if ticket is not None:
             ticket.is_tied = True
         self.messages += 1
@@ -2431,13 +2826,13 @@ cdef class Outbox:
                     self.buffer + at, self.buffer + at + size, <size_t>(self.last - at - size)
                 )
                 self.last -= size
+                self.cancel(&self.borders[i])
                 memmove(
                     self.borders + i,
                     self.borders + i + 1,
                     <size_t>(self.border_last - i - 1) * sizeof(Border),
                 )
                 self.border_last -= 1
-                Py_DECREF(ticket)
                 return True
             at += size
         return False
@@ -2461,9 +2856,11 @@ cdef class Outbox:
 
     cdef int open_room(self) except -1:
         """Lets those in who wait for a full outbox, whoever has emptied half of it."""
-        if self.room is not None and 2 * (self.last - self.first) <= self.high_water:
-            self.room.open()
+        cdef Gate room = self.room
+        if room is not None and 2 * (self.last - self.first) <= self.high_water:
+            # Other threads run while it opens, and may put a new one in its place.
             self.room = None
+            room.open()
         return 0
 
     def look_after(self):
@@ -2535,9 +2932,9 @@ cdef class Outbox:
         self.sift(True)
         if self.state == OUTBOX_UP:
             self.state = OUTBOX_DOWN
-        if self.room is not None:
-            self.room.open()
-            self.room = None
+        room, self.room = self.room, None
+        if room is not None:
+            room.open()
 
     cdef Py_ssize_t sift(self, bint only_kept) except -1:
         """Removes frames that may not be sent on the next link; how many were too large."""
@@ -2557,7 +2954,7 @@ cdef class Outbox:
                 to += size
             else:
                 refused += border.payload > self.max_payload
-                Py_XDECREF(border.ticket)
+                self.cancel(&border)
             at += size
         self.first = 0
         self.last = to

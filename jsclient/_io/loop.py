@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from .. import errors, events
 from .._core import (
     Awaited,
+    Courier,
     Gate,
     Helm,
     Inbox,
@@ -39,6 +40,7 @@ from .._core import (
     sub_frame,
     unsub_frame,
 )
+from .._engine.arguments import Seconds, seconds
 from .._engine.info import ServerInfo, parse_info
 from .._engine.options import Options
 from .._engine.refusals import classify
@@ -103,10 +105,31 @@ class Machine(Protocol):
         """The time is `now`."""
 
 
+class Watcher(Protocol):
+    """Somebody whose work depends on there being a link; told at the helm."""
+
+    def linked(self, now: float) -> None:
+        """There is a new link."""
+
+    def unlinked(self, now: float) -> None:
+        """The link is gone, and what was under way on it."""
+
+    def closed(self, error: Exception) -> None:
+        """There will be no further link."""
+
+
 class Entry:
     """A subscription as the server has to know it."""
 
-    __slots__ = ("is_draining", "on_notice", "owner", "queue", "route", "subject")
+    __slots__ = (
+        "asked",
+        "is_draining",
+        "on_notice",
+        "owner",
+        "queue",
+        "route",
+        "subject",
+    )
 
     def __init__(
         self,
@@ -115,6 +138,7 @@ class Entry:
         route: Route,
         owner: weakref.ref[Subscription] | None,
         on_notice: Callable[[], None] | None,
+        asked: str | None,
     ) -> None:
         self.subject = subject
         self.queue = queue
@@ -125,6 +149,8 @@ class Entry:
         self.on_notice = (
             on_notice  # called at the helm when the parser notices the route
         )
+        # The subject of the one request whose answers come here and end with its link.
+        self.asked = asked
         self.is_draining = False
 
     @property
@@ -159,6 +185,9 @@ class Loop:
         self.entries: dict[int, Entry] = {}
         self.replies: Replies | None = None
         self.machines: list[Machine] = []
+        self.watchers: list[Watcher] = []
+        self.courier = Courier(self, self.outbox)
+        self._calls: deque[tuple[Callable[[], None], Gate]] = deque()
         self._fields = fields
         self._was_connected = False
         self._is_closing = False
@@ -193,6 +222,45 @@ class Loop:
         if self.helm.is_closed:
             raise self.closed_error()
         return False
+
+    def call(self, job: Callable[[], None]) -> None:
+        """Runs a job of ours at the helm, whoever has it; returns when it is done.
+
+        What belongs to the loop, such as a pull conversation, is touched only there.
+        """
+        if self.helm.run(job):
+            return
+        done = Gate()
+        self._calls.append((job, done))
+        self.wake()
+        while not done.is_open and not self.helm.run(self._run_calls):
+            done.sleep(0.05)
+        if done.error is not None:
+            raise done.error
+
+    def _run_calls(self) -> None:
+        while self._calls:
+            job, done = self._calls.popleft()
+            try:
+                job()
+            except Exception as error:  # noqa: BLE001 - whoever called gets it
+                done.open(error)
+            else:
+                done.open()
+
+    def ack_sync(self, subject: str, timeout: Seconds | None) -> None:
+        """Sends an ack and waits until the server has confirmed it."""
+        from .exchange import UnansweredError, UnsentError, exchange
+
+        limit = seconds(timeout)
+        try:
+            msg = exchange(self, subject, b"+ACK", None, monotonic() + limit)
+        except (UnsentError, UnansweredError) as error:
+            raise errors.TimeoutError(
+                f"the ack was not confirmed within {limit:g} s: {error}"
+            ) from error
+        if msg.status == 503:
+            raise errors.NoRespondersError(subject)
 
     def wake(self) -> None:
         """Makes the thread that sits in select look around."""
@@ -256,6 +324,8 @@ class Loop:
             return
         try:
             while True:
+                if self._calls:
+                    self._run_calls()
                 received = live.link.receive(live.parser)
                 if live.parser.needs_attention:
                     self._attend(live)
@@ -427,6 +497,9 @@ class Loop:
     def _fail_request(self, error: errors.PermissionsViolationError) -> bool:
         """Whether a waiting request was refused by this."""
         for entry in list(self.entries.values()):
+            if entry.asked is not None and entry.asked == error.subject:
+                self._end(entry, error)
+                return True
             if isinstance(entry.route, Replies) and entry.route.fail_subject(
                 error.subject, error
             ):
@@ -480,17 +553,20 @@ class Loop:
         route: Route,
         subscription: Subscription | None = None,
         on_notice: Callable[[], None] | None = None,
+        asked: str | None = None,
     ) -> int:
         """Registers a route, tells the server, and returns the sid.
 
         It lasts as long as the subscription, also when a signal handler raises here.
+        An inbox for the answers to one request, to the subject `asked`, ends when the
+        link is lost or the request is refused.
         """
         sid = next(self._sids)
         frame = sub_frame(subject, queue, sid)
         owner = None
         if subscription is not None:
             owner = weakref.ref(subscription, lambda _: self.orphaned(sid))
-        self.entries[sid] = Entry(subject, queue, route, owner, on_notice)
+        self.entries[sid] = Entry(subject, queue, route, owner, on_notice, asked)
         self.routes.add(sid, route)
         self._control(frame)
         return sid
@@ -664,6 +740,8 @@ class Loop:
         if self.status in (Status.CONNECTING, Status.RECONNECTING):
             self.status = Status.CONNECTED
         refused = self.outbox.attach(call.link, self._replay())
+        for watcher in list(self.watchers):
+            watcher.linked(now)
         self.helm.start(call.link)
         self.linked.open()
         self._discover(call.info, is_news=self._was_connected)
@@ -726,8 +804,12 @@ class Loop:
         gone = errors.DisconnectedError(f"the link to {live.server.label} was lost")
         gone.__cause__ = error
         live.session.ended(gone)
+        for watcher in list(self.watchers):
+            watcher.unlinked(monotonic())
         for entry in list(self.entries.values()):
-            if isinstance(entry.route, Replies):
+            if entry.asked is not None:
+                self._end(entry, gone)
+            elif isinstance(entry.route, Replies):
                 entry.route.fail_tied(gone)
                 if entry.on_notice is not None:
                     entry.on_notice()
@@ -849,6 +931,8 @@ class Loop:
                 if entry.on_notice is not None:
                     entry.on_notice()
         self.linked.open(self.closed_error())
+        for watcher in list(self.watchers):
+            watcher.closed(self.closed_error())
 
     def finish(self) -> None:
         """The keeper's last work: every thread is told, every resource released.
