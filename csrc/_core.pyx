@@ -1061,9 +1061,6 @@ cdef class Awaited:
 
     cdef int wake(self, Py_ssize_t count) except -1:
         cdef Waiter waiter
-        if self.helm is not None:
-            # The thread at the helm does not sleep here but may sit in select.
-            self.helm.call_back()
         if self.sleepers is not None:
             for waiter in self.sleepers:
                 if count <= 0:
@@ -1071,6 +1068,9 @@ cdef class Awaited:
                 if not waiter.is_woken:
                     waiter.wake()
                     count -= 1
+        if self.helm is not None:
+            # The thread at the helm does not sleep here but may sit in select.
+            self.helm.call_back()
         return 0
 
     @property
@@ -1135,6 +1135,7 @@ cdef class Helm:
     cdef object link                   # what is driven
     cdef readonly bint is_steerable    # there is a link to drive
     cdef readonly bint is_closed
+    cdef public bint is_resting        # the thread at the helm sits in select
     cdef readonly uint64_t shifts      # how often the helm was taken
 
     def __init__(self, drive, now, Outbox outbox, ring=None):
@@ -1242,27 +1243,38 @@ cdef class Helm:
         return what.is_ready()
 
     cdef int call_back(self) except -1:
-        """Another thread made ready what the thread at the helm waits for."""
-        if self.ring is not None and self.owner != PyThread_get_thread_ident():
-            self.ring()
+        """What the thread at the helm waits for was made ready, and not by its own turn."""
+        if self.ring is not None:
+            # A signal handler runs in that very thread while it sits in select.
+            if self.is_resting or self.owner != PyThread_get_thread_ident():
+                self.ring()
         return 0
 
     cdef int hold(self, Awaited what, double deadline, unsigned long me) except -1:
         cdef unsigned long before = self.owner
+        cdef bint was_resting = self.is_resting
+        cdef Helm watcher = None
         self.owner = me
+        self.is_resting = False
         self.shifts += 1
         if what is not None:
+            watcher = what.helm
             what.helm = self
         try:
             self.drive(what, deadline)
         finally:
             self.owner = before
+            self.is_resting = was_resting and before != 0
             if what is not None:
-                what.helm = None
+                what.helm = watcher
             if before == 0 and self.freed is not None:
                 self.freed.open()
                 self.freed = None
             self.pass_on()
+            if before != 0 and self.ring is not None:
+                # This was a signal handler's wait. The wait that it interrupted may be over
+                # as well, but select goes on sleeping after a handler.
+                self.ring()
         return 0
 
     cdef bint sleep_and_see(self, Awaited what, double deadline) except -1:

@@ -250,6 +250,7 @@ class Connection:
         self._loop = loop
         self._outbox_publish = loop.outbox.publish
         self._opened_at = _caller()
+        self._is_reported = False  # as unclosed
         _open.add(self)
         try:
             loop.keeper.start()
@@ -541,11 +542,16 @@ class Connection:
         loop = getattr(self, "_loop", None)
         if loop is not None and not loop.is_closing:
             loop.close()
+            self._report_unclosed()
+
+    def _report_unclosed(self) -> None:
+        if not self._is_reported:
+            self._is_reported = True
             warnings.warn(
                 f"unclosed jsclient connection, opened at {self._opened_at}",
                 ResourceWarning,
                 source=self,
-                stacklevel=2,
+                stacklevel=3,
             )
 
     # Facts ----------------------------------------------------------------------------
@@ -637,17 +643,16 @@ def _after_fork_in_child() -> None:
 
 
 def _at_exit() -> None:
-    """Sends what unclosed connections still hold, and says that they are open."""
+    """Sends what unclosed connections still hold, and says that they are open.
+
+    They are not closed here: daemon threads that wait on them would wake up to an error
+    and print it, instead of ending with the process.
+    """
     unclosed = [connection for connection in list(_open) if not connection.is_closed]
     for connection in unclosed:
-        connection.close()
+        connection._loop.send_last_words()
     for connection in unclosed:
-        warnings.warn(
-            f"unclosed jsclient connection, opened at {connection._opened_at}",
-            ResourceWarning,
-            source=connection,
-            stacklevel=1,
-        )
+        connection._report_unclosed()
 
 
 if hasattr(os, "register_at_fork"):

@@ -366,10 +366,14 @@ class Loop:
         is_full = self.outbox and live.link.is_blocked
         selector = self._full_selector if is_full else self._selector
         timeout = None if wake_at == math.inf else max(0.0, wake_at - now)
+        self.helm.is_resting = True
+        if what is not None and what.ready:
+            return  # a signal handler made it so just now
         for key, _ in selector.select(timeout):
             if key.fileobj is self._bell:
                 with contextlib.suppress(BlockingIOError):
                     self._bell.recv(4096)
+        self.helm.is_resting = False
 
     def patrol(self, now: float) -> float:
         """Sends what publishers left in the outbox; when the keeper must look again.
@@ -946,7 +950,7 @@ class Loop:
             steps.callback(self._end_routes)
             steps.callback(self.outbox.abandon, self.closed_error)
             steps.callback(self.end_link)
-            steps.callback(self._send_last_words)
+            steps.callback(self.send_last_words)
             steps.callback(self.helm.close)
 
     def _finished(self) -> None:
@@ -963,8 +967,8 @@ class Loop:
         self._bell.close()
         self._rope.close()
 
-    def _send_last_words(self) -> None:
-        """What was published before close is sent, if the link takes it soon."""
+    def send_last_words(self) -> None:
+        """What was published before the end is sent, if the link takes it soon."""
         live = self.live
         if live is None or live.error is not None:
             return
