@@ -112,7 +112,7 @@ def dial(server: Server, options: Options, fields: Fields, patience: Patience) -
 
 
 def _dial(server: Server, options: Options, fields: Fields, patience: Patience) -> Call:
-    sock = _connect(server, patience)
+    sock = reach(server, patience)
     try:
         context = None
         if server.tls or options.tls_first or options.tls:
@@ -193,10 +193,14 @@ def resolve(
     return [(entry[0], entry[4]) for entry in results[0]]
 
 
-def _connect(server: Server, patience: Patience) -> socket.socket:
+def reach(
+    server: Server,
+    patience: Patience,
+    look_up: Callable[..., list[Any]] = socket.getaddrinfo,
+) -> socket.socket:
     """A connected socket; each address gets its share of the time that is left."""
-    addresses = resolve(server.host, server.port, patience)
-    failure: Exception | None = None
+    addresses = resolve(server.host, server.port, patience, look_up)
+    failure: Exception = OSError("its name has no address")
     for place, (family, address) in enumerate(addresses):
         now = monotonic()
         share = (patience.deadline - now) / (len(addresses) - place)
