@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from . import errors
 from ._core import Gate, Msg, check_subject
 from ._engine.arguments import HeadersLike, Seconds, seconds
+from ._engine.reading import integer
 from ._io.exchange import UnansweredError, UnsentError, exchange
 from ._io.loop import Loop
 from .jetstream_errors import (
@@ -75,6 +76,11 @@ class Api:
         deadline = monotonic() + self._limit(timeout)
         return self._ask(verb, data, deadline, doing, True, None)
 
+    def countdown(self, timeout: Seconds | None) -> Callable[[], float]:
+        """What is left of the time of a call that asks more than once."""
+        deadline = monotonic() + self._limit(timeout)
+        return lambda: max(0.0, deadline - monotonic())
+
     def _limit(self, timeout: Seconds | None) -> float:
         return self.timeout if timeout is None else seconds(timeout)
 
@@ -92,7 +98,9 @@ class Api:
             try:
                 return exchange(self.loop, subject, data, headers, deadline)
             except UnsentError as error:
-                raise errors.TimeoutError(f"{doing}: not sent: {error}") from error
+                # A link that was lost before it took a byte leaves it to the next one.
+                if monotonic() >= deadline:
+                    raise errors.TimeoutError(f"{doing}: not sent: {error}") from error
             except UnansweredError as error:
                 if not error.is_lost:
                     raise errors.TimeoutError(f"{doing}: {error}") from error
@@ -142,7 +150,7 @@ class Api:
         In a cluster a page may lack entries whose leader did not answer; they are named
         in `missing` and take part in the count, or the pages would repeat.
         """
-        deadline = monotonic() + self._limit(timeout)
+        left = self.countdown(timeout)
         found: Listing[_T] = Listing()
         offset = 0
         while True:
@@ -150,19 +158,24 @@ class Api:
                 verb,
                 {**(body or {}), "offset": offset},
                 doing=doing,
-                timeout=max(0.0, deadline - monotonic()),
+                timeout=left(),
                 is_safe=True,
             )
-            entries = page.get(key) or []
-            missing = page.get("missing") or []
+            entries, missing = entries_of(page, key), entries_of(page, "missing")
             found.extend(make(entry) for entry in entries)
             found.missing += tuple(
                 name for name in missing if name not in found.missing
             )
-            limit = page.get("limit") or len(entries) + len(missing)
-            offset += limit
-            if offset >= (page.get("total") or 0) or not (entries or missing):
+            limit = integer(page, "limit")
+            offset += limit if limit > 0 else len(entries) + len(missing)
+            if offset >= integer(page, "total") or not (entries or missing):
                 return found
+
+
+def entries_of(page: Json, key: str) -> list[Any]:
+    """A list of an answer; servers write an empty one as null."""
+    entries = page.get(key)
+    return entries if isinstance(entries, list) else []
 
 
 class Listing(list[_T]):
@@ -198,4 +211,4 @@ def _is_brief(error: ApiError, loop: Loop) -> bool:
     if isinstance(error, JetStreamNotEnabledError):
         # Nobody answers: on a server without JetStream that will not change.
         return error.err_code == 0 and loop.info.jetstream
-    return isinstance(error, JetStreamUnavailableError)
+    return isinstance(error, JetStreamUnavailableError) and error.is_retryable

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from ._config_parts import (
     BY_ANNOTATION,
@@ -292,6 +292,8 @@ class ConsumerConfig:
         return replace(self, **changes)
 
 
+_Config = TypeVar("_Config", StreamConfig, ConsumerConfig)
+
 _KINDS: dict[type, fields.Kinds] = {
     kind: fields.kinds_of(kind, BY_ANNOTATION)
     for kind in (StreamConfig, ConsumerConfig)
@@ -300,14 +302,25 @@ _KINDS: dict[type, fields.Kinds] = {
 
 def stream_config(config: StreamConfig | None = None, /, **values: Any) -> StreamConfig:
     """A configuration of these fields, or the given one with these changes."""
-    return (config or StreamConfig()).with_changes(**values)
+    return _given(config, StreamConfig).with_changes(**values)
 
 
 def consumer_config(
     config: ConsumerConfig | None = None, /, **values: Any
 ) -> ConsumerConfig:
     """A configuration of these fields, or the given one with these changes."""
-    return (config or ConsumerConfig()).with_changes(**values)
+    return _given(config, ConsumerConfig).with_changes(**values)
+
+
+def _given(config: _Config | None, kind: type[_Config]) -> _Config:
+    if config is None:
+        return kind()
+    if not isinstance(config, kind):
+        raise TypeError(
+            f"config must be a {kind.__name__}, not {type(config).__name__}; "
+            "fields are given by their names"
+        )
+    return config
 
 
 def differences(

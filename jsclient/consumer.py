@@ -7,8 +7,9 @@ from typing import Any, NoReturn
 
 from ._api import Api, Listing, Needs
 from ._engine.arguments import Seconds, integer, unique_name
-from ._engine.values import check_name, check_time, format_time
+from ._engine.values import check_group, check_name, check_time, format_time
 from .config import ConsumerConfig, consumer_config
+from .errors import ServerError
 from .info import ConsumerInfo, PauseInfo
 from .jetstream_errors import UnsupportedByServerError
 
@@ -95,13 +96,20 @@ def fetch_info(
     """What the server says of a consumer."""
     check_name(stream, "stream name")
     check_name(name, "consumer name")
+    doing = f"look up consumer {name!r} of stream {stream!r}"
     answer = api.call(
-        f"CONSUMER.INFO.{stream}.{name}",
-        doing=f"look up consumer {name!r} of stream {stream!r}",
-        timeout=timeout,
-        is_safe=True,
+        f"CONSUMER.INFO.{stream}.{name}", doing=doing, timeout=timeout, is_safe=True
     )
-    return ConsumerInfo.from_api(answer)
+    return info_of(answer, doing)
+
+
+def info_of(answer: Any, doing: str) -> ConsumerInfo:
+    """The consumer that an answer tells of; ServerError if it tells of none."""
+    if isinstance(answer, dict):
+        info = ConsumerInfo.from_api(answer)
+        if info.name and info.stream_name:
+            return info
+    raise ServerError(f"{doing}: the answer tells of no consumer")
 
 
 def create(
@@ -130,8 +138,11 @@ def update(
     timeout: Seconds | None = None,
 ) -> ConsumerInfo:
     """Changes fields of a consumer; what is not named, known to us or not, stays."""
-    current = fetch_info(api, stream, name, timeout=timeout).config
-    return _send(api, stream, current.with_changes(**fields), "update", False, timeout)
+    # Raises for what cannot be a field, before anything is sent.
+    consumer_config(**fields)
+    left = api.countdown(timeout)
+    current = fetch_info(api, stream, name, timeout=left()).config
+    return _send(api, stream, current.with_changes(**fields), "update", False, left())
 
 
 def _send(
@@ -155,17 +166,12 @@ def _send(
     if pedantic:
         body["pedantic"] = True
     verb = {"create": "create", "update": "update"}.get(action, "create or update")
-    answer = api.call(
-        subject,
-        body,
-        doing=f"{verb} consumer {name!r} of stream {stream!r}",
-        timeout=timeout,
-        is_safe=True,  # the name is fixed here, so a second try finds the first
-    )
-    info = ConsumerInfo.from_api(answer)
+    doing = f"{verb} consumer {name!r} of stream {stream!r}"
+    # The name is fixed here: a second try finds what the first one made.
+    answer = api.call(subject, body, doing=doing, timeout=timeout, is_safe=True)
+    info = info_of(answer, doing)
     if config.filter_subjects and not info.config.filter_subjects:
-        # Servers before 2.10 drop the field silently and would deliver everything.
-        delete(api, stream, name, timeout=timeout)
+        # Servers before 2.10 drop the field silently: this consumer gets everything.
         raise UnsupportedByServerError(
             "filter_subjects", (2, 10, 0), api.loop.info.version
         )
@@ -188,11 +194,12 @@ def listing(
 ) -> Listing[Consumer]:
     """Every consumer of a stream."""
     check_name(stream, "stream name")
+    doing = f"list the consumers of stream {stream!r}"
     return api.pages(
         f"CONSUMER.LIST.{stream}",
         "consumers",
-        lambda entry: Consumer(api, ConsumerInfo.from_api(entry)),
-        doing=f"list the consumers of stream {stream!r}",
+        lambda entry: Consumer(api, info_of(entry, doing)),
+        doing=doing,
         timeout=timeout,
     )
 
@@ -247,13 +254,14 @@ def reset(
     check_name(stream, "stream name")
     check_name(name, "consumer name")
     api.refuse_too_new(RESET)
+    doing = f"reset consumer {name!r} of stream {stream!r}"
     answer = api.call(
         f"CONSUMER.RESET.{stream}.{name}",
         None if seq is None else {"seq": integer(seq, "seq", least=0)},
-        doing=f"reset consumer {name!r} of stream {stream!r}",
+        doing=doing,
         timeout=timeout,
     )
-    return ConsumerInfo.from_api(answer)
+    return info_of(answer, doing)
 
 
 def unpin(
@@ -267,6 +275,7 @@ def unpin(
     """Takes the pin of a priority group from the client that has it."""
     check_name(stream, "stream name")
     check_name(name, "consumer name")
+    check_group(group, "group")
     api.refuse_too_new(UNPIN)
     api.call(
         f"CONSUMER.UNPIN.{stream}.{name}",

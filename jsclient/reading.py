@@ -7,23 +7,28 @@ itself. Others are read through the API, where the leader answers with JSON.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime
 from time import monotonic
-from typing import Any
+from typing import Any, NoReturn
 
 from . import errors, stored
 from ._api import Api, Needs
-from ._core import Inbox, Msg, check_filter, check_subject
-from ._engine.arguments import Seconds, integer, seconds, unique_name
+from ._core import Msg, check_filter
+from ._engine.arguments import Seconds, integer, seconds
+from ._engine.reading import mapping
 from ._engine.values import check_name, check_time, format_time
+from ._io.exchange import UnansweredError, UnsentError, answers
 from .jetstream_errors import UnsupportedByServerError
 from .stored import StoredMessage
 
 BATCHES: Needs = [("reading messages in batches", (2, 11, 0))]
 START_TIME: Needs = [("reading by start_time", (2, 11, 0))]
-# Messages asked for at once; the server sends them without flow control.
+# What is asked for at once: the server sends it without flow control, and it has to
+# come within the time of one call.
 PAGE = 1000
+PAGE_BYTES = 4 * 1024 * 1024
 
 
 def get_message(
@@ -41,17 +46,19 @@ def get_message(
     check_name(stream, "stream name")
     doing = f"read a message of stream {stream!r}"
     body = _position(api, seq, last_for, next_for, start_time)
-    if not is_direct:
-        answer = api.call(
-            f"STREAM.MSG.GET.{stream}", body, doing=doing, timeout=timeout, is_safe=True
-        )
-        return stored.from_api(stream, answer.get("message") or {})
-    verb = f"DIRECT.GET.{stream}"
-    data = json.dumps(body).encode()
-    if last_for is not None and "*" not in last_for and ">" not in last_for:
-        verb, data = f"{verb}.{last_for}", b""
-    msg = api.ask(verb, data, doing=doing, timeout=timeout)
-    return stored.from_direct(msg, doing)
+    left = api.countdown(timeout)
+    if is_direct:
+        verb, data = f"DIRECT.GET.{stream}", json.dumps(body).encode()
+        if last_for is not None and "*" not in last_for and ">" not in last_for:
+            verb, data = f"{verb}.{last_for}", b""
+        msg = api.ask(verb, data, doing=doing, timeout=left())
+        if msg.status != 503 or msg.data:
+            return stored.from_direct(msg, doing)
+        # Nobody answers: the stream is gone or was changed, as the API knows.
+    answer = api.call(
+        f"STREAM.MSG.GET.{stream}", body, doing=doing, timeout=left(), is_safe=True
+    )
+    return stored.from_api(stream, answer, doing)
 
 
 def _position(
@@ -130,8 +137,9 @@ def get_messages(
         body["up_to_seq"] = integer(up_to_seq, "up_to_seq", least=1)
     if up_to_time is not None:
         body["up_to_time"] = format_time(check_time(up_to_time, "up_to_time"))
-    if max_bytes is not None:
-        body["max_bytes"] = integer(max_bytes, "max_bytes", least=1)
+    body["max_bytes"] = (
+        PAGE_BYTES if max_bytes is None else integer(max_bytes, "max_bytes", least=1)
+    )
     if limit is not None:
         integer(limit, "limit", least=1)
     wait = api.timeout if timeout is None else seconds(timeout)
@@ -144,77 +152,78 @@ def _read_all(
     left = limit
     while left is None or left > 0:
         body["batch"] = PAGE if left is None else min(PAGE, left)
-        end: Msg | None = None
-        for msg in _batch(api, stream, body, timeout):
-            if msg.status == 204:
-                end = msg
-                break
-            found = stored.from_direct(msg, f"read messages of stream {stream!r}")
-            if left is not None:
-                left -= 1
-            yield found
-        if end is None or not _continue_after(end, body):
+        messages, end = _page(api, stream, body, timeout)
+        yield from messages
+        if not messages or not end.get("Nats-Num-Pending", "0").strip("0"):
             return
+        if left is not None:
+            left -= len(messages)
+        body.pop("start_time", None)
+        body["seq"] = messages[-1].seq + 1
+        up_to = end.get("Nats-UpTo-Sequence")
+        if up_to is not None and up_to.isdecimal():
+            # The next page shows the same moment.
+            body["up_to_seq"] = int(up_to)
+            body.pop("up_to_time", None)
 
 
-def _continue_after(end: Msg, body: dict[str, Any]) -> bool:
-    """Whether there is more, and the body of the next request."""
-    headers = end.headers
-    assert headers is not None  # a status has them
-    if headers.get("Nats-Num-Pending", "0") == "0":
-        return False
-    body.pop("start_time", None)
-    body["seq"] = int(headers.get("Nats-Last-Sequence", "0")) + 1
-    up_to = headers.get("Nats-UpTo-Sequence")
-    if up_to is not None:
-        # The next page shows the same moment.
-        body["up_to_seq"] = int(up_to)
-        body.pop("up_to_time", None)
-    return True
-
-
-def _batch(
+def _page(
     api: Api, stream: str, body: dict[str, Any], timeout: float
-) -> Iterator[Msg]:
-    """The answers to one batch request, the end of the batch included."""
-    loop = api.loop
-    loop.check_open()
+) -> tuple[list[StoredMessage], Mapping[str, str]]:
+    """The messages of one batch, and the headers that end it.
+
+    They are given out together: a batch that its link did not finish is read again.
+    """
     deadline = monotonic() + timeout
     doing = f"read messages of stream {stream!r}"
-    inbox = Inbox(loop)
-    reply = f"{loop.options.inbox_prefix}.{unique_name()}"
-    check_subject(reply, "inbox")
-    sid = loop.subscribe(reply, None, inbox)
-    try:
-        loop.publish(
-            f"{api.prefix}DIRECT.GET.{stream}", json.dumps(body).encode(), reply=reply
-        )
-        is_first = True
-        while True:
-            msg = inbox.take()
-            if msg is None:
-                if not loop.wait(inbox, deadline):
-                    raise errors.TimeoutError(f"{doing}: the batch did not end in time")
-                continue
-            if msg.status == 204:
-                yield msg
-                return
-            if is_first and msg.status is not None and not msg.data:
-                if msg.status == 404:
-                    return
-                if msg.status == 503:
-                    raise errors.InvalidArgumentError(
-                        f"{doing}: nobody answers; does the stream have allow_direct?"
-                    )
-                stored.refuse_status(msg, doing)
-            headers = msg.headers
-            if headers is None or "Nats-Num-Pending" not in headers:
-                raise UnsupportedByServerError(
-                    BATCHES[0][0], BATCHES[0][1], loop.info.version
-                )
-            is_first = False
-            yield msg
-    finally:
-        if not loop.is_closing:
-            loop.unsubscribe(sid)
-        inbox.end()
+    subject = f"{api.prefix}DIRECT.GET.{stream}"
+    data = json.dumps(body).encode()
+    while True:
+        try:
+            with closing(answers(api.loop, subject, data, deadline)) as batch:
+                found = _until_end(batch, doing, api)
+        except (UnsentError, UnansweredError) as error:
+            api.loop.check_open()
+            if monotonic() >= deadline:
+                raise errors.TimeoutError(f"{doing}: {error}") from error
+        else:
+            if found is None:
+                _refuse_silence(api, stream, subject, doing, deadline)
+            return found
+
+
+def _until_end(
+    batch: Iterator[Msg], doing: str, api: Api
+) -> tuple[list[StoredMessage], Mapping[str, str]] | None:
+    """The messages of a batch and the headers of its end; None if nobody answers."""
+    found: list[StoredMessage] = []
+    for msg in batch:
+        headers: Mapping[str, str] = msg.headers or {}
+        if msg.status is not None and not msg.data:
+            if msg.status == 204 or (msg.status == 404 and not found):
+                return found, headers
+            if msg.status == 503:
+                return None
+            stored.refuse_status(msg, doing)
+        if "Nats-Num-Pending" not in headers:
+            # Older servers take it for the request of a single message.
+            raise UnsupportedByServerError(*BATCHES[0], api.loop.info.version)
+        found.append(stored.from_direct(msg, doing, stored.ADDED_IN_BATCH))
+    return None
+
+
+def _refuse_silence(
+    api: Api, stream: str, subject: str, doing: str, deadline: float
+) -> NoReturn:
+    """Says why nobody answers for a stream: it is gone, or not for direct reading."""
+    answer = api.call(
+        f"STREAM.INFO.{stream}",
+        doing=doing,
+        timeout=max(0.0, deadline - monotonic()),
+        is_safe=True,
+    )
+    if mapping(answer, "config").get("allow_direct"):
+        raise errors.NoRespondersError(subject)
+    raise errors.InvalidArgumentError(
+        f"{doing}: it must have allow_direct to be read in batches"
+    )

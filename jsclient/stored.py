@@ -9,25 +9,11 @@ from typing import Any, NamedTuple
 from . import errors
 from ._core import Headers, Msg, rebuild_msg
 from ._engine.values import parse_time
-from .jetstream_errors import (
-    ApiError,
-    MessageNotFoundError,
-    RequiredApiLevelError,
-    TooManyResultsError,
-)
+from .jetstream_errors import status_error
 
-# What the server adds to a message that is read directly.
-_ADDED = frozenset(
-    (
-        "Nats-Stream",
-        "Nats-Subject",
-        "Nats-Sequence",
-        "Nats-Time-Stamp",
-        "Nats-Num-Pending",
-        "Nats-Last-Sequence",
-        "Nats-UpTo-Sequence",
-    )
-)
+# What the server adds to a message that is read directly, and in a batch of them.
+ADDED = frozenset(("Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp"))
+ADDED_IN_BATCH = ADDED | {"Nats-Num-Pending", "Nats-Last-Sequence"}
 
 
 class StoredMessage(NamedTuple):
@@ -42,74 +28,62 @@ class StoredMessage(NamedTuple):
     timestamp_ns: int
 
 
-def from_api(stream: str, raw: dict[str, Any]) -> StoredMessage:
+def from_api(stream: str, answer: dict[str, Any], doing: str) -> StoredMessage:
     """The message of a STREAM.MSG.GET answer."""
-    headers = None
-    if raw.get("hdrs"):
-        headers = rebuild_msg(b"", b"", b64decode(raw["hdrs"]), b"").headers
-    moment = parse_time(raw.get("time") or "")
-    return StoredMessage(
-        stream,
-        raw.get("subject") or "",
-        raw.get("seq") or 0,
-        b64decode(raw.get("data") or ""),
-        headers,
-        moment,
-        0 if moment is None else moment.ns,
-    )
-
-
-def from_direct(msg: Msg, doing: str) -> StoredMessage:
-    """The message of a direct get, or the error that its status tells."""
-    refuse_status(msg, doing)
-    headers = msg.headers
-    if headers is None:
-        raise errors.ServerError(f"{doing}: the answer has no headers")
-    # The server appends its headers; a message that was republished has older ones of
-    # the same names before them.
-    added = {key: value for key, value in headers.multi_items() if key in _ADDED}
-    own = _without_added(headers)
+    raw = answer.get("message")
+    if not isinstance(raw, dict):
+        raise errors.ServerError(f"{doing}: the answer has no message")
     try:
-        seq = int(added["Nats-Sequence"])
-        moment = parse_time(added["Nats-Time-Stamp"])
-    except (KeyError, ValueError):
-        raise errors.ServerError(f"{doing}: the answer lacks its sequence") from None
-    return StoredMessage(
-        added.get("Nats-Stream", ""),
-        added.get("Nats-Subject", ""),
-        seq,
-        msg.data,
-        own,
-        moment,
-        0 if moment is None else moment.ns,
-    )
+        headers = None
+        if raw.get("hdrs"):
+            headers = rebuild_msg(
+                b"", b"", b64decode(raw["hdrs"], validate=True), b""
+            ).headers
+        moment = parse_time(raw["time"])
+        return StoredMessage(
+            stream,
+            str(raw["subject"]),
+            int(raw["seq"]),
+            b64decode(raw.get("data") or "", validate=True),
+            headers,
+            moment,
+            0 if moment is None else moment.ns,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise errors.ServerError(f"{doing}: the message is malformed") from error
 
 
-def _without_added(headers: Headers) -> Headers | None:
-    """The headers that the message was stored with."""
-    fields = headers.multi_items()
+def from_direct(msg: Msg, doing: str, added: frozenset[str] = ADDED) -> StoredMessage:
+    """The message of a direct get, or the error that its status tells.
+
+    The server appends the headers `added`; a message that was republished has older
+    ones of the same names before them.
+    """
+    refuse_status(msg, doing)
     own: list[tuple[str, str]] = []
-    seen: set[str] = set()
-    for key, value in reversed(fields):
-        if key in _ADDED and key not in seen:
-            seen.add(key)
+    told: dict[str, str] = {}
+    for key, value in reversed(msg.headers.multi_items() if msg.headers else []):
+        if key in added and key not in told:
+            told[key] = value
         else:
             own.append((key, value))
-    own.reverse()
-    return Headers(own) if own else None
+    try:
+        moment = parse_time(told["Nats-Time-Stamp"])
+        return StoredMessage(
+            told["Nats-Stream"],
+            told["Nats-Subject"],
+            int(told["Nats-Sequence"]),
+            msg.data,
+            Headers(own[::-1]) if own else None,
+            moment,
+            0 if moment is None else moment.ns,
+        )
+    except (KeyError, ValueError) as error:
+        raise errors.ServerError(f"{doing}: the message is malformed") from error
 
 
 def refuse_status(msg: Msg, doing: str) -> None:
     """Raises what the inline status of an answer says."""
-    status = msg.status
-    if status is None or msg.data:
-        return
-    description = msg.description or ""
-    kinds: dict[int, type[ApiError]] = {
-        404: MessageNotFoundError,
-        412: RequiredApiLevelError,
-        413: TooManyResultsError,
-    }
-    if status == 503:
-        raise errors.NoRespondersError(msg.subject)
-    raise kinds.get(status, ApiError)(code=status, description=description, doing=doing)
+    # A status has no payload; a stored message may have an empty one but no status.
+    if msg.status is not None and not msg.data:
+        raise status_error(msg.status, msg.description or "", doing=doing)

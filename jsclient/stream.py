@@ -9,12 +9,14 @@ from typing import Any, NoReturn
 
 from . import consumer as consumers_api
 from ._api import Api, Listing
+from ._core import check_filter
+from ._engine import reading
 from ._engine.arguments import Seconds, integer
 from ._engine.values import check_name
 from .config import ConsumerConfig, StreamConfig, stream_config
 from .consumer import Consumer
-from .errors import InvalidArgumentError
-from .info import StreamInfo
+from .errors import InvalidArgumentError, ServerError
+from .info import ConsumerInfo, StreamInfo
 from .jetstream_errors import StreamNotFoundError
 from .reading import get_message, get_messages
 from .stored import StoredMessage
@@ -134,8 +136,8 @@ class Stream:
 
         From `seq` (the first by default) or `start_time` on, perhaps only those of the
         subject `next_for`; or, with `last_for`, the last message of every subject that
-        matches one of these, as of one moment. At most `limit` messages. `timeout` is
-        for each batch.
+        matches one of these, as of one moment. At most `limit` messages. A batch ends
+        with the message that reaches `max_bytes`, and may take `timeout`.
         """
         return get_messages(
             self._api,
@@ -227,7 +229,7 @@ class Stream:
         """The names of every consumer."""
         return consumers_api.names(self._api, self.name, timeout=timeout)
 
-    def _consumer(self, info: Any) -> Consumer:
+    def _consumer(self, info: ConsumerInfo) -> Consumer:
         return Consumer(self._api, info)
 
     def __repr__(self) -> str:
@@ -257,9 +259,11 @@ def fetch_info(
     if deleted_details:
         body["deleted_details"] = True
     if subjects is not None:
+        check_filter(subjects, "subjects")
         body["subjects_filter"] = subjects
     doing = f"look up stream {name!r}"
-    counts: dict[str, int] = {}
+    left = api.countdown(timeout)
+    counts: dict[str, Any] = {}
     offset = 0
     while True:
         page = {**body, "offset": offset} if offset else body
@@ -267,17 +271,27 @@ def fetch_info(
             f"STREAM.INFO.{name}",
             page or None,
             doing=doing,
-            timeout=timeout,
+            timeout=left(),
             is_safe=True,
         )
-        found = (answer.get("state") or {}).get("subjects") or {}
+        state = reading.mapping(answer, "state")
+        found = reading.mapping(state, "subjects")
         counts.update(found)
         offset += len(found)
-        if subjects is None or not found or offset >= (answer.get("total") or 0):
+        if subjects is None or not found or offset >= reading.integer(answer, "total"):
             break
     if subjects is not None:
-        answer = {**answer, "state": {**answer["state"], "subjects": counts}}
-    return StreamInfo.from_api(answer)
+        answer = {**answer, "state": {**state, "subjects": counts}}
+    return info_of(answer, doing)
+
+
+def info_of(answer: Any, doing: str) -> StreamInfo:
+    """The stream that an answer tells of; ServerError if it tells of none."""
+    if isinstance(answer, dict):
+        info = StreamInfo.from_api(answer)
+        if info.config.name:
+            return info
+    raise ServerError(f"{doing}: the answer tells of no stream")
 
 
 def create(
@@ -301,8 +315,11 @@ def update(
     timeout: Seconds | None = None,
 ) -> StreamInfo:
     """Changes fields of a stream; what is not named, known to us or not, stays."""
-    current = fetch_info(api, name, timeout=timeout).config
-    return _send(api, "UPDATE", current.with_changes(**fields), pedantic, timeout)
+    # Raises for what cannot be a field, before anything is sent.
+    stream_config(**fields)
+    left = api.countdown(timeout)
+    current = fetch_info(api, name, timeout=left()).config
+    return _send(api, "UPDATE", current.with_changes(**fields), pedantic, left())
 
 
 def create_or_update(
@@ -315,16 +332,18 @@ def create_or_update(
 ) -> StreamInfo:
     """Changes a stream, or makes it if there is none."""
     wanted = stream_config(config, **fields)
+    wanted.validate()
+    left = api.countdown(timeout)
     try:
         return update(
             api,
             wanted.name or "",
             given_fields(wanted),
             pedantic=pedantic,
-            timeout=timeout,
+            timeout=left(),
         )
     except StreamNotFoundError:
-        return _send(api, "CREATE", wanted, pedantic, timeout)
+        return _send(api, "CREATE", wanted, pedantic, left())
 
 
 def given_fields(config: StreamConfig) -> dict[str, Any]:
@@ -348,14 +367,11 @@ def _send(
     body = config.to_api()
     if pedantic:
         body["pedantic"] = True
+    doing = f"{verb.lower()} stream {config.name!r}"
     answer = api.call(
-        f"STREAM.{verb}.{config.name}",
-        body,
-        doing=f"{verb.lower()} stream {config.name!r}",
-        timeout=timeout,
-        is_safe=True,
+        f"STREAM.{verb}.{config.name}", body, doing=doing, timeout=timeout, is_safe=True
     )
-    return StreamInfo.from_api(answer)
+    return info_of(answer, doing)
 
 
 def delete(api: Api, name: str, *, timeout: Seconds | None = None) -> None:
@@ -379,6 +395,7 @@ def purge(
         raise InvalidArgumentError("give sequence or keep, not both")
     body: dict[str, Any] = {}
     if subject is not None:
+        check_filter(subject, "subject")
         body["filter"] = subject
     if sequence is not None:
         body["seq"] = integer(sequence, "sequence", least=0)
@@ -391,7 +408,7 @@ def purge(
         timeout=timeout,
         is_safe=True,
     )
-    return int(answer.get("purged") or 0)
+    return reading.integer(answer, "purged")
 
 
 def delete_msg(
@@ -419,12 +436,13 @@ def listing(
     api: Api, *, subject: str | None = None, timeout: Seconds | None = None
 ) -> Listing[Stream]:
     """Every stream, or those whose subjects overlap one."""
+    doing = "list the streams"
     return api.pages(
         "STREAM.LIST",
         "streams",
-        lambda entry: Stream(api, StreamInfo.from_api(entry)),
-        body=None if subject is None else {"subject": subject},
-        doing="list the streams",
+        lambda entry: Stream(api, info_of(entry, doing)),
+        body=_overlapping(subject),
+        doing=doing,
         timeout=timeout,
     )
 
@@ -437,7 +455,14 @@ def names(
         "STREAM.NAMES",
         "streams",
         str,
-        body=None if subject is None else {"subject": subject},
+        body=_overlapping(subject),
         doing="list the streams",
         timeout=timeout,
     )
+
+
+def _overlapping(subject: str | None) -> dict[str, str] | None:
+    if subject is None:
+        return None
+    check_filter(subject, "subject")
+    return {"subject": subject}

@@ -1,4 +1,4 @@
-"""One request and its answer that die with their link.
+"""One request and its answers that die with their link.
 
 JetStream's requests and publishes must not sit in a reconnect buffer and appear later:
 they are sent on a link that is up, and when it is lost, or time runs out, the caller
@@ -7,11 +7,12 @@ learns whether any byte of the request was sent.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from time import monotonic
 
 from .. import errors
-from .._core import Msg, Reply
-from .._engine.arguments import Buffer, HeadersLike
+from .._core import Inbox, Msg, Replies, Reply
+from .._engine.arguments import Buffer, HeadersLike, unique_name
 from .loop import Loop
 
 
@@ -52,16 +53,49 @@ def exchange(
         replies.drop(reply)
 
 
+def answers(
+    loop: Loop, subject: str, data: Buffer, deadline: float
+) -> Generator[Msg, None, None]:
+    """Sends a request that has many answers, and yields them until it is closed.
+
+    Raises what `exchange` raises.
+    """
+    loop.check_open()
+    prefix = f"{loop.options.inbox_prefix}.{unique_name()}."
+    reply = Replies(prefix, loop).open(subject)
+    inbox = Inbox(loop)
+    sid = loop.subscribe(reply.inbox, None, inbox, asked=subject)
+    try:
+        send(loop, subject, data, None, reply, deadline)
+        while True:
+            is_ended = inbox.is_ended  # looked at first: what came before it counts
+            msg = inbox.take()
+            if msg is not None:
+                yield msg
+            elif is_ended:
+                reply.fail(inbox.reason or loop.closed_error())
+                outcome(reply)
+            elif not loop.wait(inbox, deadline):
+                raise _late(loop, reply)
+    finally:
+        if not loop.is_closing:
+            loop.unsubscribe(sid)
+
+
 def receive(loop: Loop, reply: Reply, deadline: float) -> Msg:
     """Waits for the answer to a request that `send` has sent."""
     try:
         if not loop.wait(reply, deadline):
-            if loop.outbox.withdraw(reply):
-                raise UnsentError("the link did not take it in time")
-            raise UnansweredError("no answer came in time", is_lost=False)
+            raise _late(loop, reply)
     except errors.ConnectionClosedError as error:
         reply.fail(error)
     return outcome(reply)
+
+
+def _late(loop: Loop, reply: Reply) -> UnsentError | UnansweredError:
+    if loop.outbox.withdraw(reply):
+        return UnsentError("the link did not take it in time")
+    return UnansweredError("no answer came in time", is_lost=False)
 
 
 def outcome(reply: Reply) -> Msg:
