@@ -687,11 +687,7 @@ class Loop:
                 self.pool.failed(server, failure, monotonic())
                 failures.append((server.label, failure))
             else:
-                try:
-                    self.install(call)
-                except BaseException:
-                    call.sock.close()
-                    raise
+                self._take(call)
                 return
         raise self._no_servers(failures, timeout)
 
@@ -715,6 +711,14 @@ class Loop:
         if all(isinstance(error, errors.TimeoutError) for _, error in failures):
             return errors.ConnectTimeoutError(str(summary), tuple(failures))
         return summary
+
+    def _take(self, call: Call) -> None:
+        try:
+            self.install(call)
+        except BaseException:
+            # A signal handler raised in the first connect, or there is a bug.
+            call.sock.close()
+            raise
 
     def install(self, call: Call) -> None:
         """Takes a new link into service: subscriptions first, then what was kept."""
@@ -868,7 +872,7 @@ class Loop:
                 self.pool.failed(server, error, monotonic())
                 self.tell(events.ReconnectFailed(server.label, error))
             else:
-                self.install(call)
+                self._take(call)
                 return
 
     def _gave_up(self) -> Exception:
