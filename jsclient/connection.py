@@ -460,11 +460,7 @@ class Connection:
                 "there was no link to drain; the connection is closed"
             )
         loop.status = Status.DRAINING_SUBS
-        if any(
-            subscription.is_calling_here
-            for entry in list(loop.entries.values())
-            if (subscription := entry.subscription) is not None
-        ):
+        if any(subscription.is_calling_here for subscription in list(loop.callers)):
             threading.Thread(
                 target=self._finish_drain,
                 args=(deadline,),
@@ -513,9 +509,8 @@ class Connection:
             if isinstance(entry.route, Inbox):
                 entry.route.end()
                 waits.append(entry.route.await_empty())
-                subscription = entry.subscription
-                if subscription is not None and subscription.calls_back:
-                    waits.append(subscription.called_all)
+        # Also of subscriptions that have ended by themselves and hold messages.
+        waits += [subscription.called_all for subscription in list(loop.callers)]
         late = [gate for gate in waits if not loop.wait(gate, deadline)]
         return in_time and not late
 

@@ -48,6 +48,7 @@ class Subscription:
             self._thread = threading.Thread(
                 target=self._call, name=f"jsclient-sub-{self._sid}", daemon=True
             )
+            loop.callers.add(self)
             self._thread.start()
 
     # Reading --------------------------------------------------------------------------
@@ -126,6 +127,7 @@ class Subscription:
             # The end of the subscription was told to whom it concerns.
             return
         finally:
+            self._loop.callers.discard(self)
             self._called_all.open()
 
     # Ending ---------------------------------------------------------------------------

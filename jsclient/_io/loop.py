@@ -183,6 +183,7 @@ class Loop:
         self.linked = Gate()  # opens with the next link
         self.finished = Gate()  # opens when nothing of the connection is left
         self.entries: dict[int, Entry] = {}
+        self.callers: set[Subscription] = set()  # whose callbacks may still be called
         self.replies: Replies | None = None
         self.machines: list[Machine] = []
         self.watchers: list[Watcher] = []

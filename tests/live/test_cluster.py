@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator
 
@@ -18,6 +19,7 @@ pytestmark = [pytest.mark.live, pytest.mark.usefixtures("no_leaks")]
 def shared() -> Iterator[server.Cluster]:
     """Three servers with one user, for tests that do them no harm."""
     with server.run(cluster=3, users={"app": "secret"}) as running:
+        wait_announced(running)
         yield running
 
 
@@ -25,7 +27,19 @@ def shared() -> Iterator[server.Cluster]:
 def cluster() -> Iterator[server.Cluster]:
     """Three servers with one user, for tests that end some of them."""
     with server.run(cluster=3, users={"app": "secret"}) as running:
+        wait_announced(running)
         yield running
+
+
+def wait_announced(cluster: server.Cluster) -> None:
+    """Until every server tells its clients of all."""
+
+    def knows_all(url: str) -> bool:
+        with jsclient.connect(with_user(url)) as nc:
+            return set(nc.servers) == set(cluster.urls)
+
+    for url in cluster.urls:
+        until(functools.partial(knows_all, url), f"{url} announces all")
 
 
 def with_user(url: str) -> str:
@@ -138,12 +152,13 @@ def test_a_server_that_shuts_down_may_be_left_before_it_closes(told: Events) -> 
     # Long enough that only we can end the link during the test.
     config = 'lame_duck_grace_period: "20s"'
     with (
-        server.run(cluster=3, config=config) as cluster,
+        server.run(cluster=3, users={"app": "secret"}, config=config) as cluster,
         jsclient.connect(
-            cluster.urls[0], reconnect_on_lame_duck=True, on_event=told
+            with_user(cluster.urls[0]), reconnect_on_lame_duck=True, on_event=told
         ) as nc,
-        jsclient.connect(cluster.urls[1], ignore_discovered=True) as other,
+        jsclient.connect(with_user(cluster.urls[1]), ignore_discovered=True) as other,
     ):
+        until(lambda: set(nc.servers) == set(cluster.urls), "all are announced")
         service = other.subscribe("ready", callback=lambda msg: msg.respond(b"yes"))
         sub = other.subscribe("counted")
         other.flush()

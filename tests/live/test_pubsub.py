@@ -460,6 +460,31 @@ def test_draining_a_connection_sends_the_answers_of_its_callbacks(
         nc.publish("questions")
 
 
+def test_draining_a_connection_waits_for_callbacks_whose_subscription_has_ended(
+    url: str,
+) -> None:
+    with jsclient.connect(url) as other:
+        answers = other.subscribe("answers")
+        other.flush()
+        nc = jsclient.connect(url)
+        release = threading.Event()
+
+        def answer(msg: jsclient.Msg) -> None:
+            release.wait(PATIENCE)
+            msg.respond(msg.data)
+
+        sub = nc.subscribe("questions", callback=answer)
+        for number in range(10):
+            nc.publish("questions", b"%d" % number, reply="answers")
+        nc.flush()
+        sub.unsubscribe(limit=10)
+        assert not sub.is_active
+        threading.Timer(0.1, release.set).start()
+        nc.drain(PATIENCE)
+        other.flush()
+        assert [int(msg.data) for msg in answers.messages(timeout=0)] == [*range(10)]
+
+
 def test_draining_a_connection_lets_an_iterating_thread_finish(url: str) -> None:
     nc = jsclient.connect(url)
     sub = nc.subscribe("read")
