@@ -62,6 +62,7 @@ class JetStream:
         self._max_pending = integer(max_pending, "max_pending", least=1)
         self._ack_timeout = positive_seconds(ack_timeout, "ack_timeout")
         self._async: AsyncPublisher | None = None
+        self._publishers: list[AsyncPublisher] = []
 
     def account_info(self, *, timeout: Seconds | None = None) -> AccountInfo:
         """Usage and limits of the account; JetStreamNotEnabledError without them."""
@@ -119,7 +120,7 @@ class JetStream:
             timeout=self._timeout if timeout is None else seconds(timeout),
             msg_id=msg_id,
             can_repeat=can_repeat,
-            retries=retries,
+            retries=integer(retries, "retries", least=-1),
             retry_wait=seconds(retry_wait, "retry_wait"),
         )
 
@@ -139,21 +140,31 @@ class JetStream:
         did not come within `ack_timeout`, or the link was lost. Options are those of
         `publish`.
         """
-        if self._async is None:
-            self._async = AsyncPublisher(
-                self._loop,
-                max_pending=self._max_pending,
-                ack_timeout=self._ack_timeout,
-                retries=2,
-                retry_wait=0.25,
-            )
-        return self._async.publish(
-            subject,
-            data,
-            with_options(headers, options) if options else headers,
-            msg_id=options.get("msg_id"),
-            timeout=self._timeout if timeout is None else seconds(timeout),
+        if options:
+            headers = with_options(headers, options)
+        limit = self._timeout if timeout is None else seconds(timeout)
+        return (self._async or self._publisher()).publish(
+            subject, data, headers, msg_id=options.get("msg_id"), timeout=limit
         )
+
+    def _publisher(self) -> AsyncPublisher:
+        """The publisher of all futures; the first of several threads makes it."""
+        fresh = AsyncPublisher(
+            self._loop,
+            max_pending=self._max_pending,
+            ack_timeout=self._ack_timeout,
+            retries=2,
+            retry_wait=0.25,
+        )
+        self._publishers.append(fresh)
+        self._async = self._publishers[0]
+        if self._async is not fresh:
+            fresh.retire()
+        return self._async
+
+    def __del__(self) -> None:
+        for one in getattr(self, "_publishers", ()):
+            one.retire()
 
     def publish_all(
         self,

@@ -8,17 +8,19 @@ a reconnect buffer, and one that was not sent when its time is over is withdrawn
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import errors
 from ._core import Gate, Msg, PubAck, Replies, Reply, parse_pub_ack
 from ._engine.arguments import Buffer, HeadersLike, seconds, unique_name
+from ._engine.publish_headers import lasting_data, lasting_headers
 from ._io.exchange import (
     UnansweredError,
     UnsentError,
@@ -37,6 +39,11 @@ from .jetstream_errors import (
     api_error,
 )
 
+# A publish that took longer to begin is no longer in the order of its times.
+TARDY = 0.01
+# How long a closing connection may take to tell what became of a publish.
+LAST_WORD = 3.0
+
 if TYPE_CHECKING:
     # What `publish_all` takes: a subject and a payload, perhaps with headers.
     Publishable = tuple[str, Buffer] | tuple[str, Buffer, HeadersLike | None]
@@ -52,36 +59,38 @@ def read_ack(msg: Msg, subject: str) -> PubAck:
     try:
         # Any JSON may come here: the answer of a plain service, say.
         answer: Any = json.loads(msg.data)
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
-    if not isinstance(answer, dict):
-        raise InvalidAckError(subject, msg.data[:200])
-    if isinstance(answer.get("error"), dict):
-        raise api_error(answer["error"], doing=f"publish to {subject!r}")
-    stream, seq = answer.get("stream"), answer.get("seq", 0)
-    if not isinstance(stream, str) or not stream or not isinstance(seq, int):
-        raise InvalidAckError(subject, msg.data[:200])
-    value = answer.get("val")
-    return PubAck(
-        stream,
-        seq,
-        duplicate=bool(answer.get("duplicate")),
-        domain=answer.get("domain"),
-        value=None if value is None else int(value),
-        batch=answer.get("batch"),
-        count=answer.get("count") or 0,
-    )
+    error = answer.get("error") if isinstance(answer, dict) else None
+    if isinstance(error, dict):
+        raise api_error(error, doing=f"publish to {subject!r}")
+    try:
+        if error is None and answer["stream"]:
+            return PubAck(
+                answer["stream"],
+                answer.get("seq", 0),
+                duplicate=bool(answer.get("duplicate")),
+                domain=answer.get("domain"),
+                value=None if answer.get("val") is None else int(answer["val"]),
+                batch=answer.get("batch"),
+                count=answer.get("count", 0),
+            )
+    except (LookupError, TypeError, ValueError, OverflowError):
+        pass  # the core takes only what a stream may say
+    raise InvalidAckError(subject, msg.data[:200])
 
 
 def failure(
     error: UnsentError | UnansweredError, subject: str, msg_id: str | None
 ) -> errors.Error:
     """What a publish raises that got no answer."""
-    if isinstance(error, UnsentError):
-        return errors.TimeoutError(f"the message to {subject!r} was not sent: {error}")
-    if error.is_lost:
-        return PublishOutcomeUnknownError(subject, str(error), msg_id=msg_id)
-    return PublishTimeoutError(subject, str(error), msg_id=msg_id)
+    if isinstance(error, UnansweredError):
+        kind = PublishOutcomeUnknownError if error.is_lost else PublishTimeoutError
+        return kind(subject, str(error), msg_id=msg_id)
+    text = f"the message to {subject!r} was not sent: {error}"
+    return (
+        errors.DisconnectedError(text) if error.is_lost else errors.TimeoutError(text)
+    )
 
 
 def publish(
@@ -99,24 +108,50 @@ def publish(
     """Publishes one message and waits for the stream's ack.
 
     No responders are asked again, `retries` times. A publish whose link was lost is
-    repeated only if that cannot store it twice.
+    repeated only if that cannot store it twice. Once a try is in doubt, only an ack
+    ends the doubt: the refusal of a later try says nothing of the first.
     """
     deadline = monotonic() + timeout
+    headers = lasting_headers(headers)
+    doubt: UnansweredError | None = None
     while True:
         try:
             msg = exchange(loop, subject, data, headers, deadline)
             return read_ack(msg, subject)
         except NoStreamResponseError:
             if retries == 0 or not _pause(loop, retry_wait, deadline):
+                if doubt is not None:
+                    raise failure(doubt, subject, msg_id) from doubt
                 raise
             retries -= 1
         except UnansweredError as error:
-            if not (can_repeat and error.is_lost and monotonic() < deadline):
-                raise failure(error, subject, msg_id) from error
-            if loop.is_closing:
-                raise failure(error, subject, msg_id) from error
+            doubt = doubt or error
+            is_over = not error.is_lost or loop.is_closing or monotonic() >= deadline
+            if is_over or not can_repeat:
+                raise failure(doubt, subject, msg_id) from error
         except UnsentError as error:
-            raise failure(error, subject, msg_id) from error
+            # The next link may take it.
+            if loop.is_closing or monotonic() >= deadline:
+                raise failure(doubt or error, subject, msg_id) from error
+        except errors.Error as error:
+            if doubt is not None:
+                raise failure(doubt, subject, msg_id) from error
+            raise certain(error, subject, msg_id) from error.__cause__
+
+
+def certain(error: errors.Error, subject: str, msg_id: str | None) -> errors.Error:
+    """The error of a publish that is not stored.
+
+    Where the server refuses us the inbox of the acks, it took the message all the same.
+    """
+    if (
+        isinstance(error, errors.PermissionsViolationError)
+        and error.operation == "subscribe"
+    ):
+        unknown = PublishOutcomeUnknownError(subject, str(error), msg_id=msg_id)
+        unknown.__cause__ = error
+        return unknown
+    return error
 
 
 def _pause(loop: Loop, duration: float, deadline: float) -> bool:
@@ -135,31 +170,38 @@ class AckFuture(Future[PubAck]):
     thread of the connection's events. A message under way cannot be cancelled.
     """
 
-    def __init__(self, loop: Loop, subject: str, data: Buffer, retries: int) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        subject: str,
+        data: Buffer,
+        headers: HeadersLike | None,
+        *,
+        msg_id: str | None,
+        retries: int,
+    ) -> None:
         super().__init__()
         self._loop = loop
         self._settled = Gate()
         self.subject = subject
         # Kept for a second try, which the caller's later changes must not reach.
-        self.data = data if isinstance(data, bytes) else bytes(data)
-        self.headers: HeadersLike | None = None
-        self.msg_id: str | None = None
+        self.data = lasting_data(data)
+        self.headers = lasting_headers(headers)
+        self.msg_id = msg_id
         self.retries = retries
 
     def result(self, timeout: float | None = None) -> PubAck:
         """The PubAck; raises what the publish failed with, or TimeoutError."""
-        self._drive(timeout)
-        return super().result(0)
+        return super().result(self._drive(timeout))
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What the publish failed with, or None if it is stored."""
-        self._drive(timeout)
-        return super().exception(0)
+        return super().exception(self._drive(timeout))
 
     def add_done_callback(self, fn: Callable[[Future[PubAck]], object]) -> None:
         """Calls fn with this future when it is done, on the thread of the events."""
         if self.done():
-            fn(self)
+            _called(fn, self)
             return
         call = self._loop.dispatch.call
         super().add_done_callback(lambda future: call(lambda: _called(fn, future)))
@@ -169,27 +211,30 @@ class AckFuture(Future[PubAck]):
         return False
 
     def settle(self, outcome: PubAck | BaseException) -> None:
-        """Ends the wait; once."""
-        if self._settled.is_open:
-            return
-        try:
+        """Ends the wait; the first outcome counts.
+
+        It is settled again when a signal handler raised in the middle of this.
+        """
+        if not self.done():
             if isinstance(outcome, PubAck):
                 self.set_result(outcome)
             else:
                 self.set_exception(outcome)
-        except InvalidStateError:
-            # Closing settled it in another thread at the same moment.
-            return
-        finally:
-            self._settled.open()
+        self._settled.open()
 
-    def _drive(self, timeout: float | None) -> None:
-        if not self._settled.is_open:
-            try:
-                self._loop.wait(self._settled, monotonic() + seconds(timeout))
-            except errors.ConnectionClosedError:
-                # Closing settles every future; what it settled this one with is raised.
-                self._settled.sleep(1.0)
+    def _drive(self, timeout: float | None) -> float:
+        """Turns the loop until this is settled; how long to wait for it still."""
+        if self.done():
+            return 0.0
+        deadline = monotonic() + seconds(timeout)
+        try:
+            self._loop.wait(self._settled, deadline)
+        except errors.ForkedError:
+            raise
+        except errors.ConnectionClosedError:
+            # The keeper settles it with the last that is known of it.
+            return max(0.0, min(deadline - monotonic(), LAST_WORD))
+        return 0.0
 
 
 def _called(fn: Callable[[Future[PubAck]], object], future: Future[PubAck]) -> None:
@@ -205,7 +250,8 @@ class AsyncPublisher:
     """Publishes that are on their way: a bounded window of futures.
 
     It is a machine of the loop: `deadline` is when the next ack is overdue or the next
-    message is due to be sent again.
+    message is due to be sent again. What settles futures runs at the helm, or in the
+    keeper when nobody can be there; what a signal handler cuts short is done again.
     """
 
     def __init__(
@@ -223,19 +269,23 @@ class AsyncPublisher:
         self._ack_timeout = ack_timeout
         self._retries = retries
         self._retry_wait = retry_wait
-        self._overdue: deque[tuple[float, Reply]] = deque()
-        self._again: deque[tuple[float, AckFuture]] = deque()
-        self._room: Gate | None = None
-        self._idle: Gate | None = None
+        # In order of their times, each future once.
+        self._again: dict[AckFuture, float] = {}
+        self._crowd: deque[Gate] = deque()  # of those who wait for a place
+        self._flushes: deque[Gate] = deque()
+        self._is_retired = False
         prefix = f"{loop.options.inbox_prefix}.{unique_name()}."
         self._replies = Replies(prefix, loop, True)
-        loop.subscribe(prefix + "*", None, self._replies, on_notice=self._settle)
+        self._answered = self._replies.answered
+        self._sid = loop.subscribe(
+            prefix + "*", None, self._replies, on_notice=self._settle
+        )
         loop.machines.append(self)
 
     @property
     def pending(self) -> int:
         """Publishes without an outcome."""
-        return len(self._replies) + len(self._again)
+        return len(self._replies) + len(self._answered) + len(self._again)
 
     def publish(
         self,
@@ -253,80 +303,129 @@ class AsyncPublisher:
         """
         loop = self._loop
         loop.check_open()
-        now = monotonic()
-        reply = self._replies.open(subject, self._max_pending - len(self._again))
+        began = monotonic()
+        deadline = began + timeout
+        future = AckFuture(
+            loop, subject, data, headers, msg_id=msg_id, retries=self._retries
+        )
+        reply = self._place(future, deadline)
         if reply is None:
-            reply = self._await_place(subject, now + timeout, timeout)
-        future = AckFuture(loop, subject, data, self._retries)
-        future.headers = headers
-        future.msg_id = msg_id
-        reply.tag = future
+            reply = self._await_place(future, deadline, timeout)
         try:
-            send(loop, subject, data, headers, reply, now + timeout, is_urgent=False)
+            if reply.error is not None:
+                raise reply.error  # there is no inbox for the ack
+            send(
+                loop,
+                subject,
+                future.data,
+                future.headers,
+                reply,
+                deadline,
+                is_urgent=False,
+            )
+            self._expect(reply, began)
         except UnsentError as error:
-            self._replies.drop(reply)
+            self._give_back(reply)
             raise failure(error, subject, msg_id) from error
         except BaseException:
-            self._replies.drop(reply)
+            self._give_back(reply)
             raise
-        self._expect(reply, now)
         return future
 
-    def _expect(self, reply: Reply, now: float) -> None:
-        due = now + self._ack_timeout
-        self._overdue.append((due, reply))
+    def _place(self, future: AckFuture, deadline: float) -> Reply | None:
+        """A place in the window; it is given up some time after the deadline."""
+        limit = self._max_pending - len(self._answered) - len(self._again)
+        if limit <= 0:
+            return None
+        due = deadline + self._ack_timeout
+        return self._replies.open(future.subject, limit, future, due)
+
+    def _await_place(self, future: AckFuture, deadline: float, timeout: float) -> Reply:
+        while True:
+            room = Gate()
+            self._crowd.append(room)
+            try:
+                reply = self._place(future, deadline)
+                if reply is not None:
+                    return reply
+                if not self._loop.wait(room, deadline):
+                    raise TooManyPendingError(
+                        f"{self._max_pending} publishes wait for their acks, and none "
+                        f"came within {timeout:g} s; the message was not sent"
+                    )
+            finally:
+                with contextlib.suppress(ValueError):
+                    self._crowd.remove(room)
+
+    def _expect(self, reply: Reply, began: float) -> None:
+        """The message was sent: its ack is expected within its time."""
+        now = monotonic()
+        reply.due = due = now + self._ack_timeout
+        if now - began > TARDY:
+            self._replies.renew(reply, due)  # they stand in the order of their times
         if self.deadline == math.inf:
             self.deadline = due
             self._loop.keeper.ring()  # somebody must read the acks
+            if not self._loop.helm.is_free:
+                self._loop.wake()  # who sleeps there does not know of this deadline
 
-    def _await_place(self, subject: str, deadline: float, timeout: float) -> Reply:
-        while True:
-            if self._room is None:
-                self._room = Gate()
-            room = self._room
-            reply = self._replies.open(subject, self._max_pending - len(self._again))
-            if reply is not None:
-                return reply
-            if not self._loop.wait(room, deadline):
-                raise TooManyPendingError(
-                    f"{self._max_pending} publishes wait for their acks, and none came "
-                    f"within {timeout:g} s; the message was not sent"
-                )
+    def _give_back(self, reply: Reply) -> None:
+        """The place of a message that was not sent is free again."""
+        self._replies.drop(reply)
+        self._let_in()
+
+    def _let_in(self) -> None:
+        """Wakes who waits for a place, or for the last outcome."""
+        if self.pending < self._max_pending:
+            _open_all(self._crowd)
+        if not self.pending:
+            _open_all(self._flushes)
 
     def flush(self, timeout: float) -> None:
         """Waits until every publish so far has an outcome."""
         deadline = monotonic() + timeout
         while self.pending:
-            if self._idle is None:
-                self._idle = Gate()
-            idle = self._idle
-            if not self.pending:
-                return
-            if not self._loop.wait(idle, deadline):
-                raise errors.TimeoutError(
-                    f"{self.pending} publishes had no outcome within {timeout:g} s"
-                )
+            idle = Gate()
+            self._flushes.append(idle)
+            try:
+                if self.pending and not self._loop.wait(idle, deadline):
+                    raise errors.TimeoutError(
+                        f"{self.pending} publishes had no outcome within {timeout:g} s"
+                    )
+            finally:
+                with contextlib.suppress(ValueError):
+                    self._flushes.remove(idle)
+
+    def retire(self) -> None:
+        """Nobody publishes any more: it leaves the loop with its last outcome.
+
+        The collector calls: it takes no lock.
+        """
+        self._is_retired = True
+        self.deadline = 0.0
+        self._loop.keeper.ring()
+        self._loop.wake()
 
     # What the loop calls --------------------------------------------------------------
 
     def _settle(self) -> None:
         """Gives the answers that came to their futures."""
-        answered = self._replies.answered
+        answered = self._answered
         while answered:
             reply = answered[0]
             self._settle_one(reply)
             if answered and answered[0] is reply:
                 answered.popleft()
-        overdue = self._overdue
-        while overdue and overdue[0][1].ready:
-            overdue.popleft()
         self._set_deadline()
-        if self._room is not None and self.pending < self._max_pending:
-            self._room.open()
-            self._room = None
-        if self._idle is not None and not self.pending:
-            self._idle.open()
-            self._idle = None
+        self._let_in()
+        if self._is_retired and not self.pending:
+            self._leave()
+
+    def _leave(self) -> None:
+        self.deadline = math.inf
+        if self in self._loop.machines:
+            self._loop.machines.remove(self)
+            self._loop.orphaned(self._sid)
 
     def _settle_one(self, reply: Reply) -> None:
         future = reply.tag
@@ -339,55 +438,66 @@ class AsyncPublisher:
                 future.settle(ack)
                 return
         try:
-            future.settle(read_ack(outcome(reply), future.subject))
+            future.settle(read_ack(outcome(self._loop, reply), future.subject))
         except NoStreamResponseError as error:
             if future.retries == 0:
                 future.settle(error)
-            else:
+            elif future not in self._again:
+                self._again[future] = monotonic() + self._retry_wait
                 future.retries -= 1
-                self._again.append((monotonic() + self._retry_wait, future))
         except (UnsentError, UnansweredError) as error:
             future.settle(failure(error, future.subject, future.msg_id))
         except errors.Error as error:
-            future.settle(error)
+            future.settle(certain(error, future.subject, future.msg_id))
 
     def _set_deadline(self) -> None:
-        due = self._overdue[0][0] if self._overdue else math.inf
-        if self._again:
-            due = min(due, self._again[0][0])
-        self.deadline = due
+        while True:
+            self.deadline = due = self._next_due()
+            # A publisher that saw the old deadline did not set its own.
+            if due <= self._next_due():
+                return
+
+    def _next_due(self) -> float:
+        oldest = self._replies.oldest()
+        due = math.inf if oldest is None else oldest.due
+        for again in self._again.values():
+            return min(due, again)
+        return due
 
     def tick(self, now: float) -> None:
         """Sends again what is due, and gives up acks that are overdue."""
-        while self._again and self._again[0][0] <= now:
-            future = self._again[0][1]
-            self._send_again(future, now)
-            if self._again and self._again[0][1] is future:
-                self._again.popleft()
-        while self._overdue and self._overdue[0][0] <= now:
-            reply = self._overdue[0][1]
-            if not reply.ready:
-                self._give_up(reply)
-            if self._overdue and self._overdue[0][1] is reply:
-                self._overdue.popleft()
+        for future, due in list(self._again.items()):
+            if due > now or not self._send_again(future, now):
+                break
+        while (reply := self._replies.oldest()) is not None and reply.due <= now:
+            self._give_up(reply)
         self._settle()
 
-    def _send_again(self, future: AckFuture, now: float) -> None:
-        reply = self._replies.open(future.subject)
-        reply.tag = future
+    def _send_again(self, future: AckFuture, now: float) -> bool:
+        """Whether there was room for a message whose stream did not answer."""
+        reply = self._replies.open(future.subject, 0, future, now + self._ack_timeout)
+        assert reply is not None
+        # From here on it is in the window by its reply: an exception of a signal
+        # handler may leave it unsent and in doubt, but never sent twice.
+        del self._again[future]
         try:
-            self._loop.outbox.publish(
+            asked = self._loop.outbox.publish(
                 future.subject, future.data, reply.inbox, future.headers, True, reply
             )
         except errors.Error as error:
-            self._replies.drop(reply)
             future.settle(error)
-        else:
-            self._overdue.append((now + self._ack_timeout, reply))
+            self._replies.drop(reply)
+            return True
+        if asked == 2:
+            self._again[future] = now + self._retry_wait
+            self._replies.drop(reply)
+            return False
+        if asked == 1:
+            self._loop.alert()
+        return True
 
     def _give_up(self, reply: Reply) -> None:
         future = reply.tag
-        assert isinstance(future, AckFuture)
         unanswered: UnsentError | UnansweredError
         if self._loop.outbox.withdraw(reply):
             unanswered = UnsentError("the link did not take it in time")
@@ -395,8 +505,16 @@ class AsyncPublisher:
             unanswered = UnansweredError(
                 f"no ack came within {self._ack_timeout:g} s", is_lost=False
             )
+        if isinstance(future, AckFuture):
+            future.settle(failure(unanswered, future.subject, future.msg_id))
         self._replies.drop(reply)
-        future.settle(failure(unanswered, future.subject, future.msg_id))
+
+
+def _open_all(gates: deque[Gate]) -> None:
+    """Opens every gate; other threads may take theirs away meanwhile."""
+    with contextlib.suppress(IndexError):
+        while gates:
+            gates.popleft().open()
 
 
 def publish_all(
@@ -424,9 +542,10 @@ def publish_all(
                 raise problem from error
             return problem
         except errors.Error as error:
+            problem = certain(error, reply.subject, None)
             if on_error == "raise":
-                raise
-            return error
+                raise problem from error.__cause__
+            return problem
         finally:
             replies.drop(reply)
             under_way.popleft()
@@ -440,15 +559,13 @@ def publish_all(
             deadline = monotonic() + timeout
             under_way.append((reply, deadline))
             try:
-                send(loop, subject, data, headers, reply, deadline, is_urgent=False)
-            except UnsentError as error:
-                reply.fail(errors.DisconnectedError(str(error)))
-            except BaseException:
-                under_way.pop()
-                replies.drop(reply)
-                raise
+                if reply.error is None:
+                    send(loop, subject, data, headers, reply, deadline, is_urgent=False)
+            except Exception as error:  # noqa: BLE001 - it is raised in its turn
+                reply.fail(error)
         while under_way:
             yield first()
     finally:
         for reply, _ in under_way:
+            loop.outbox.withdraw(reply)
             replies.drop(reply)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TypedDict
 
 from ..errors import InvalidArgumentError
-from .arguments import HeadersLike
+from .arguments import Buffer, HeadersLike
 
 # With one of these a second try of the same publish would not mean the same.
 _CONDITIONS = (
@@ -70,6 +70,26 @@ def with_options(
                 f"the header {key!r} is given as a header and as an option"
             )
     return [*merged, *fields]
+
+
+def lasting_headers(headers: HeadersLike | None) -> HeadersLike | None:
+    """Headers that can be sent more than once, whatever the caller does with his."""
+    if headers is None:
+        return None
+    fields = headers.items() if isinstance(headers, Mapping) else headers
+    return [
+        (key, value if isinstance(value, str) else tuple(value))
+        for key, value in fields
+    ]
+
+
+def lasting_data(data: Buffer) -> Buffer:
+    """A payload that does not change when the caller's buffer does."""
+    if isinstance(data, bytearray):
+        return bytes(data)
+    if isinstance(data, memoryview) and data.contiguous:
+        return data.tobytes()
+    return data
 
 
 def can_be_repeated(options: PublishOptions) -> bool:

@@ -17,14 +17,18 @@ from .loop import Loop
 
 
 class UnsentError(errors.Error):
-    """No byte of the request was sent, and none will be."""
-
-
-class UnansweredError(errors.Error):
-    """The request was sent, at least in part, and no answer came.
+    """No byte of the request was sent, and none will be.
 
     `is_lost` tells a lost link from time that ran out.
     """
+
+    def __init__(self, message: str, *, is_lost: bool = False) -> None:
+        super().__init__(message)
+        self.is_lost = is_lost
+
+
+class UnansweredError(errors.Error):
+    """The request was sent, at least in part, and no answer came."""
 
     def __init__(self, message: str, *, is_lost: bool) -> None:
         super().__init__(message)
@@ -47,6 +51,8 @@ def exchange(
     replies = loop.request_inbox()
     reply = replies.open(subject)
     try:
+        if reply.error is not None:
+            raise reply.error  # there is no inbox for the answer
         send(loop, subject, data, headers, reply, deadline)
         return receive(loop, reply, deadline)
     finally:
@@ -74,7 +80,7 @@ def answers(
                 yield msg
             elif is_ended:
                 reply.fail(inbox.reason or loop.closed_error())
-                outcome(reply)
+                outcome(loop, reply)
             elif not loop.wait(inbox, deadline):
                 raise _late(loop, reply)
     finally:
@@ -89,7 +95,7 @@ def receive(loop: Loop, reply: Reply, deadline: float) -> Msg:
             raise _late(loop, reply)
     except errors.ConnectionClosedError as error:
         reply.fail(error)
-    return outcome(reply)
+    return outcome(loop, reply)
 
 
 def _late(loop: Loop, reply: Reply) -> UnsentError | UnansweredError:
@@ -98,17 +104,18 @@ def _late(loop: Loop, reply: Reply) -> UnsentError | UnansweredError:
     return UnansweredError("no answer came in time", is_lost=False)
 
 
-def outcome(reply: Reply) -> Msg:
+def outcome(loop: Loop, reply: Reply) -> Msg:
     """The answer, or what came instead of it."""
     if reply.msg is not None:
         return reply.msg
     error = reply.error
     assert error is not None
     if isinstance(error, errors.ConnectionError):
-        if reply.is_begun:
+        # A connection that closes sends what it has: not this, if it is not too late.
+        if not (reply.is_withdrawn or loop.outbox.withdraw(reply)):
             raise UnansweredError(str(error), is_lost=True) from error
         if isinstance(error, errors.DisconnectedError):
-            raise UnsentError(str(error)) from error
+            raise UnsentError(str(error), is_lost=True) from error
     raise error
 
 

@@ -189,6 +189,7 @@ class Loop:
         self.watchers: list[Watcher] = []
         self.courier = Courier(self, self.outbox)
         self._calls: deque[tuple[Callable[[], None], Gate]] = deque()
+        self._farewells: deque[Callable[[], None]] = deque()
         self._fields = fields
         self._was_connected = False
         self._is_closing = False
@@ -938,7 +939,7 @@ class Loop:
             elif isinstance(entry.route, Replies):
                 entry.route.fail_all(self.closed_error())
                 if entry.on_notice is not None:
-                    entry.on_notice()
+                    self._farewells.append(entry.on_notice)
         self.linked.open(self.closed_error())
         for watcher in list(self.watchers):
             watcher.closed(self.closed_error())
@@ -952,11 +953,17 @@ class Loop:
             steps.callback(self.finished.open)
             steps.callback(self._finished)
             steps.callback(self._release)
+            steps.callback(self._bid_farewell)
             steps.callback(self._end_routes)
             steps.callback(self.outbox.abandon, self.closed_error)
             steps.callback(self.end_link)
             steps.callback(self.send_last_words)
             steps.callback(self.helm.close)
+
+    def _bid_farewell(self) -> None:
+        """Those who gather answers get the last ones: nobody is at the helm now."""
+        while self._farewells:
+            self._farewells.popleft()()
 
     def _finished(self) -> None:
         self.status = Status.CLOSED
