@@ -206,16 +206,16 @@ cdef object subject_span(object subject, str name, Span *span):
     return holder
 
 
-def check_subject(subject: str, name: str = "subject") -> None:
+def check_subject(subject, name: str = "subject") -> None:
     """Raises unless messages can be published to the subject."""
     cdef Span span
     subject_span(subject, name, &span)
 
 
-def check_filter(subject: str, name: str = "subject") -> None:
+def check_filter(subject, name: str = "subject") -> None:
     """Raises unless the subject, which may have wildcards, can be subscribed to."""
     cdef Span span
-    subject_span(subject, name, &span)
+    holder = subject_span(subject, name, &span)    # keeps what the span points to
     if has_bad_wildcard(span.at, span.size):
         raise InvalidArgumentError(
             f"{name} must use * and > only as whole tokens, and > only as the last: {subject!r}"
@@ -226,7 +226,7 @@ def check_token(text: str, name: str) -> None:
     """Raises unless the text is non-empty and free of blanks, line breaks and NUL."""
     cdef Span span
     cdef SubjectFault fault
-    text_span(text, name, &span)
+    holder = text_span(text, name, &span)    # keeps what the span points to
     fault = check_subject_bytes(span.at, span.size)
     refuse_subject(text, name, SUBJECT_OK if fault == SUBJECT_TOKEN else fault)
 
@@ -390,6 +390,11 @@ cdef list header_fields(object headers):
     if isinstance(headers, Headers):
         return (<Headers>headers).fields
     pairs = headers.items() if hasattr(headers, "items") else headers
+    if not hasattr(pairs, "__iter__"):
+        raise TypeError(
+            "headers must be a mapping or an iterable of (key, value) pairs, "
+            f"not {type(headers).__name__}"
+        )
     for pair in pairs:
         try:
             key, value = pair

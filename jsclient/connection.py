@@ -13,11 +13,12 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from . import errors, events
-from ._core import Gate, Inbox, Msg, check_filter, check_token
+from ._core import Gate, Inbox, Msg, Outbox, check_filter, check_token
 from ._engine.arguments import (
     Buffer,
     HeadersLike,
     Seconds,
+    flag,
     integer,
     pending_limit,
     positive_seconds,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     Secret = str | Callable[[], str]
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
+PUBLISH_TIMEOUT = 10.0
 
 # Connections that are open, for fork and exit. Weak: they keep nobody alive.
 _open: weakref.WeakSet[Connection] = weakref.WeakSet()
@@ -143,24 +145,24 @@ def connect(
     _refuse_green_threads()
     if servers is None:
         servers = os.environ.get("NATS_URL") or DEFAULT_URL
+    flag(retry_initial, "retry_initial")
     wants_tls = bool(tls) or tls_first
     options = Options(
         name=text(name, "name"),
         tls=_checked_tls(tls),
-        tls_first=tls_first,
+        tls_first=flag(tls_first, "tls_first"),
         tls_hostname=text(tls_hostname, "tls_hostname"),
         connect_timeout=positive_seconds(connect_timeout, "connect_timeout"),
-        allow_reconnect=allow_reconnect,
+        allow_reconnect=flag(allow_reconnect, "allow_reconnect"),
         reconnect_buffer=integer(reconnect_buffer, "reconnect_buffer", least=0),
         ping_interval=seconds(ping_interval, "ping_interval"),
         max_pings_out=integer(max_pings_out, "max_pings_out", least=1),
-        echo=echo,
+        echo=flag(echo, "echo"),
         inbox_prefix=checked_prefix(inbox_prefix),
         write_buffer=integer(write_buffer, "write_buffer", least=1024),
-        reconnect_on_lame_duck=reconnect_on_lame_duck,
+        reconnect_on_lame_duck=flag(reconnect_on_lame_duck, "reconnect_on_lame_duck"),
     )
-    if on_event is not None and not callable(on_event):
-        raise TypeError(f"on_event must be callable, not {type(on_event).__name__}")
+    _check_handler(on_event)
     authenticator = Authenticator(
         user=user,
         password=password,
@@ -172,7 +174,7 @@ def connect(
     pool = Pool(
         parse_servers(servers, default_tls=wants_tls),
         rng=random,
-        randomize=randomize,
+        randomize=flag(randomize, "randomize"),
         max_reconnects=None
         if max_reconnects is None
         else integer(max_reconnects, "max_reconnects", least=-1),
@@ -180,8 +182,8 @@ def connect(
         jitter=None
         if reconnect_jitter is None
         else seconds(reconnect_jitter, "reconnect_jitter"),
-        ignore_discovered=ignore_discovered,
-        ignore_auth_errors=ignore_auth_errors,
+        ignore_discovered=flag(ignore_discovered, "ignore_discovered"),
+        ignore_auth_errors=flag(ignore_auth_errors, "ignore_auth_errors"),
         wants_tls=wants_tls,
     )
 
@@ -202,6 +204,11 @@ def connect(
         loop.discard()
         raise
     return Connection(loop)
+
+
+def _check_handler(handler: object) -> None:
+    if handler is not None and not callable(handler):
+        raise TypeError(f"on_event must be callable, not {type(handler).__name__}")
 
 
 def _checked_tls(tls: ssl.SSLContext | bool) -> ssl.SSLContext | bool:
@@ -270,7 +277,7 @@ class Connection:
         *,
         reply: str | None = None,
         headers: HeadersLike | None = None,
-        timeout: Seconds | None = 10.0,
+        timeout: Seconds | None = PUBLISH_TIMEOUT,
     ) -> None:
         """Publishes a message; returns when it is on its way, not when it has arrived.
 
@@ -281,12 +288,13 @@ class Connection:
         Raises MaxPayloadError, BufferFullError, ConnectionClosedError, TimeoutError,
         and ValueError or TypeError for what cannot be sent.
         """
+        limit = PUBLISH_TIMEOUT
+        if timeout is not limit:
+            limit = seconds(timeout)
         try:
             asked = self._outbox_publish(subject, data, reply, headers)
             if asked:
-                self._loop.attend_publish(
-                    asked, subject, data, reply, headers, seconds(timeout)
-                )
+                self._loop.attend_publish(asked, subject, data, reply, headers, limit)
         except BaseException:
             # If a signal handler raised, nobody may have been told of unsent bytes.
             self._loop.alert()
@@ -309,6 +317,11 @@ class Connection:
         deadline = monotonic() + limit
         loop = self._loop
         loop.check_open()
+        if loop.replies is None:
+            # The first request subscribes its inbox: not for what cannot be sent.
+            trial = Outbox(0, 1)
+            trial.set_max_payload(loop.info.max_payload)
+            trial.publish(subject, data, None, headers)
         replies = loop.request_inbox()
         reply = replies.open(subject)
         try:
@@ -604,6 +617,7 @@ class Connection:
 
     @on_event.setter
     def on_event(self, handler: Callable[[events.Event], object] | None) -> None:
+        _check_handler(handler)
         self._loop.dispatch.handler = handler
 
     def stats(self) -> Stats:

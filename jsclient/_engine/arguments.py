@@ -31,9 +31,10 @@ def seconds(value: Seconds | None, name: str = "timeout") -> float:
             f"{name} must be a number of seconds, a timedelta or None, "
             f"not {type(value).__name__}"
         )
-    if math.isnan(value) or value < 0:
+    if value != value or value < 0:
         raise InvalidArgumentError(f"{name} must not be negative or NaN: {value!r}")
-    return float(value)
+    # Also an int beyond the range of float is for ever.
+    return float(value) if value < 1e300 else math.inf
 
 
 def positive_seconds(value: Seconds | None, name: str) -> float:
@@ -56,6 +57,13 @@ def integer(value: int, name: str, *, least: int) -> int:
 def pending_limit(value: int | None, name: str) -> int:
     """A limit of messages or bytes; None sets no limit, which the core spells -1."""
     return -1 if value is None else integer(value, name, least=1)
+
+
+def flag(value: bool, name: str) -> bool:
+    """True or False and nothing that only counts as one."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be a bool, not {type(value).__name__}")
+    return value
 
 
 def text(value: str | None, name: str) -> str | None:

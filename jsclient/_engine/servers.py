@@ -117,8 +117,13 @@ def parse_servers(
     """
     if isinstance(servers, str):
         urls = [url for item in servers.split(",") if (url := item.strip())]
-    else:
+    elif isinstance(servers, Sequence):
         urls = [_text(item).strip() for item in servers]
+    else:
+        raise TypeError(
+            "servers must be a str or a sequence of them, "
+            f"not {type(servers).__name__}"
+        )
     if not urls:
         raise InvalidArgumentError("no server is given")
     return [_parsed(url, default_tls) for url in urls]
