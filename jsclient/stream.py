@@ -12,7 +12,7 @@ from ._api import Api, Listing
 from ._core import check_filter
 from ._engine import reading
 from ._engine.arguments import Seconds, integer
-from ._engine.values import check_name
+from ._engine.values import check_name, duration_ns
 from .config import ConsumerConfig, StreamConfig, stream_config
 from .consumer import Consumer
 from .errors import InvalidArgumentError, ServerError
@@ -318,8 +318,13 @@ def update(
     # Raises for what cannot be a field, before anything is sent.
     stream_config(**fields)
     left = api.countdown(timeout)
-    current = fetch_info(api, name, timeout=left()).config
-    return _send(api, "UPDATE", current.with_changes(**fields), pedantic, left())
+    wanted = fetch_info(api, name, timeout=left()).config.with_changes(**fields)
+    age = duration_ns(wanted.max_age or 0, "max_age")
+    window = duration_ns(wanted.duplicate_window or 0, "duplicate_window")
+    if "duplicate_window" not in fields and 0 < age < window:
+        # It cannot be longer than the new age: the server fills it in again.
+        wanted.duplicate_window = None
+    return _send(api, "UPDATE", wanted, pedantic, left())
 
 
 def create_or_update(

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from jsclient.server import Server
+import jsclient
+from jsclient.jetstream import JetStream
+from jsclient.server import Server, run
 from tests import certificates
 from tests.harness.leaks import LeakMeter
 from tests.live.support import Events
@@ -41,3 +43,20 @@ def no_leaks(plain_server: Server) -> Iterator[None]:
     """The test gives back its threads and descriptors."""
     with LeakMeter(timeout=10.0):
         yield
+
+
+@pytest.fixture(scope="session")
+def jetstream_server() -> Iterator[Server]:
+    """A server with JetStream, shared by tests that do it no harm."""
+    with run(jetstream=True) as running:
+        yield running
+
+
+@pytest.fixture
+def js(jetstream_server: Server) -> Iterator[JetStream]:
+    """A JetStream without streams; those that the test makes are deleted after it."""
+    with jsclient.connect(jetstream_server.url) as nc:
+        context = nc.jetstream()
+        yield context
+        for name in context.stream_names():
+            context.delete_stream(name)
