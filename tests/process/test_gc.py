@@ -107,7 +107,7 @@ def test_a_storm_of_collections_disturbs_nothing(url: str) -> None:
             for thread in collectors:
                 thread.start()
             echo = nc.subscribe("gc.echo", callback=lambda msg: msg.respond(msg.data))
-            for number in range(300):
+            for number in range(120):
                 knot: list[object] = [nc.subscribe(f"gc.{number}")]
                 knot.append(knot)
                 data = b"%d" % number
