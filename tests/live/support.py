@@ -47,13 +47,6 @@ class Events:
         return self.of(kind)[count - 1]
 
 
-@contextmanager
-def threads(count: int) -> Iterator[ThreadPoolExecutor]:
-    """An executor whose threads have all ended after the block."""
-    with ThreadPoolExecutor(count) as executor:
-        yield executor
-
-
 def all_results(
     count: int, work: Callable[[int], _T], timeout: float = 60.0
 ) -> list[_T]:
@@ -64,7 +57,7 @@ def all_results(
         barrier.wait(timeout)
         return work(number)
 
-    with threads(count) as executor:
+    with ThreadPoolExecutor(count) as executor:
         futures = [executor.submit(run, number) for number in range(count)]
         return [future.result(timeout) for future in futures]
 
