@@ -44,6 +44,17 @@ class ServerInfo(NamedTuple):
             numbers[place] = int(part)
         return numbers[0], numbers[1], numbers[2]
 
+    @property
+    def max_message(self) -> int:
+        """The size of the largest message that may come, 0 if there is no telling.
+
+        It is not `max_payload`: that of other users may be larger, and answers that the
+        server makes itself, as JetStream's, are bounded by what it holds for a client.
+        """
+        if self.max_payload <= 0:
+            return 0
+        return max(min(2 * self.max_payload, _BOUND - 1), _HELD_FOR_A_CLIENT)
+
     def __repr__(self) -> str:
         """The facts without the nonce, which is what we sign, and without `raw`."""
         shown = (
@@ -82,6 +93,9 @@ def parse_info(text: bytes) -> ServerInfo:
         values["connect_urls"] = tuple(urls)
     return ServerInfo(raw=raw, **values)
 
+
+# The server's own default, max_pending.
+_HELD_FOR_A_CLIENT = 64 * 1024 * 1024
 
 # Numbers are 64 bits wide in the server; only the client's is unsigned there.
 _BOUND = 1 << 63

@@ -137,7 +137,7 @@ def _dial(server: Server, options: Options, fields: Fields, patience: Patience) 
             )
             link, parser = _link(sock), Parser(Routes())
             is_secure = True
-        parser.max_payload = info.max_payload
+        parser.max_payload = info.max_message
         frame = connect_frame(_introduction(server, options, fields, info, is_secure))
         try:
             _introduce(sock, link, parser, frame, server, patience)

@@ -460,7 +460,7 @@ class Loop:
             )
             return
         self.info = live.session.info = info
-        live.parser.max_payload = info.max_payload
+        live.parser.max_payload = info.max_message
         self.outbox.set_max_payload(info.max_payload)
         self._discover(info, is_news=True)
         if info.ldm:

@@ -41,7 +41,7 @@ BROKEN = {
     "size of 2^64 + 5": b"MSG a 1 18446744073709551621\r\nhello\r\n",
     "size of 20 digits": b"MSG a 1 00000000000000000002\r\nhi\r\n",
     "size of 1 TiB": b"MSG a 1 1099511627776\r\nhi\r\n",
-    "size over max_payload": b"MSG a 1 1114113\r\nhi\r\n",
+    "size that no server has": b"MSG a 1 67174401\r\nhi\r\n",
     "size too small by 1": b"MSG a 1 1\r\nhi\r\n",
     "size too small by 2": b"MSG a 1 0\r\nhi\r\n",
     "size too large by 1": b"MSG a 1 3\r\nhi\r\nPING\r\n",
