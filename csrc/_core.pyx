@@ -93,6 +93,7 @@ cdef extern from "link.h":
     Py_ssize_t jsc_recv(jsc_socket fd, char *at, size_t size, int *error) noexcept nogil
     Py_ssize_t jsc_send(jsc_socket fd, const char *at, size_t size, int *error) noexcept nogil
     int64_t jsc_now_ns() noexcept nogil
+    int64_t jsc_coarse_ns() noexcept nogil
 
 
 # Limits of the wire. The server counts 4096 bytes for the arguments of a PUB; the MSG that
@@ -222,7 +223,7 @@ def check_filter(subject, name: str = "subject") -> None:
         )
 
 
-def check_token(text: str, name: str) -> None:
+def check_token(text, name: str) -> None:
     """Raises unless the text is non-empty and free of blanks, line breaks and NUL."""
     cdef Span span
     cdef SubjectFault fault
@@ -620,6 +621,8 @@ def parse_pub_ack(data: bytes) -> PubAck | None:
     start = i
     while i < size and c'0' <= at[i] <= c'9':
         i += 1
+    if at[start] == c'0' and i - start > 1:
+        return None  # JSON has no such number
     if not parse_uint64(at + start, i - start, &seq):
         return None
     ack = PubAck.__new__(PubAck)
@@ -1567,6 +1570,7 @@ cdef class PullInbox(Inbox):
     cdef public bint is_due
     cdef public object on_due          # called, without the helm, by who takes messages
     cdef readonly uint64_t heard
+    cdef int64_t heard_ns
     cdef readonly uint64_t strays      # messages that no pull can have brought
 
     def __init__(self, owner):
@@ -1581,6 +1585,15 @@ cdef class PullInbox(Inbox):
             else:
                 self.is_due = self.owed + self.count <= self.threshold
         return msg
+
+    cdef void hear(self) noexcept:
+        self.heard += 1
+        self.heard_ns = jsc_coarse_ns()
+
+    @property
+    def silence(self):
+        """Seconds since a frame was heard; meaningful once one was."""
+        return max(0, jsc_coarse_ns() - self.heard_ns) * 1e-9
 
     cdef int prepare(self) except -1:
         if self.is_due and self.on_due is not None:
@@ -1598,6 +1611,7 @@ cdef class Lane(Route):
 
     cdef readonly PullInbox inbox      # whose messages these are now, or None
     cdef readonly int sid
+    cdef readonly int number           # its place in the subject, for the code that made it
     cdef bytes reply
     cdef readonly int64_t batch
     cdef readonly int64_t max_bytes    # 0: none
@@ -1606,13 +1620,15 @@ cdef class Lane(Route):
     cdef readonly bint is_open
     cdef readonly object statuses      # of the present pull, not dealt with yet
     cdef public bint is_pinned         # messages carry a Nats-Pin-Id that is not charged
+    cdef readonly str pin              # the last one
 
     def __init__(self):
         self.statuses = deque()
 
-    def assign(self, int sid):
+    def assign(self, int sid, int number):
         """The subscription that it is."""
         self.sid = sid
+        self.number = number
 
     def open(self, PullInbox inbox not None, str reply, int64_t batch, int64_t max_bytes):
         """A pull is about to be sent; its answers go to the inbox."""
@@ -1666,7 +1682,7 @@ cdef class Lane(Route):
         ) != 0 or not self.is_open:
             # About a pull that is long over.
             return 0
-        inbox.heard += 1
+        inbox.hear()
         if line.status != 100:
             if not self.statuses:
                 parser.notices.append(self)
@@ -1677,11 +1693,14 @@ cdef class Lane(Route):
         cdef PullInbox inbox = self.inbox
         cdef Msg msg = make_msg(frame, None)
         cdef int64_t charge = frame_size(frame)
+        cdef Span pin
         if self.is_pinned:
-            charge -= pin_overhead(frame.header, frame.header_size)
+            charge -= pin_overhead(frame.header, frame.header_size, &pin)
+            if pin.size:
+                self.pin = decode_text(pin.at, pin.size)
         inbox.put(msg)
         inbox.arrived += 1
-        inbox.heard += 1
+        inbox.hear()
         if self.is_open:
             inbox.owed -= self.messages < self.batch
             inbox.owed_bytes -= min(charge, max(self.max_bytes - self.bytes, 0))
@@ -1694,10 +1713,14 @@ cdef class Lane(Route):
         return 0
 
 
-cdef Py_ssize_t pin_overhead(const char *header, Py_ssize_t size) noexcept nogil:
-    """Bytes that a Nats-Pin-Id, added after the server charged the message, takes."""
+cdef Py_ssize_t pin_overhead(const char *header, Py_ssize_t size, Span *pin) noexcept nogil:
+    """Bytes that a Nats-Pin-Id, added after the server charged the message, takes.
+
+    The server appends it: the last one counts. Its value is in pin[0].
+    """
     cdef Py_ssize_t start, end, found = -1, length = 0
     cdef int fields = 0
+    pin.size = 0
     start = line_end(header, 0, size)
     if start < 0:
         return 0
@@ -1713,6 +1736,11 @@ cdef Py_ssize_t pin_overhead(const char *header, Py_ssize_t size) noexcept nogil
         start = end + 2
     if found < 0:
         return 0
+    pin.at = header + found + 12
+    pin.size = length - 14
+    while pin.size and pin.at[0] == c' ':
+        pin.at += 1
+        pin.size -= 1
     # Without other fields the server added the whole block for it.
     return length + 12 if fields == 1 else length
 

@@ -72,6 +72,21 @@ static inline int64_t jsc_now_ns(void) {
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
+
+/* Cheap and coarse, for what is told in heartbeats. */
+static inline int64_t jsc_coarse_ns(void) {
+#ifdef CLOCK_MONOTONIC_COARSE
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+#else
+    return jsc_now_ns();
+#endif
+}
+#endif
+
+#ifdef _WIN32
+static inline int64_t jsc_coarse_ns(void) { return jsc_now_ns(); }
 #endif
 
 #endif

@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
-from typing import Any, NoReturn
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from ._api import Api, Listing, Needs
-from ._engine.arguments import Seconds, integer, unique_name
+from ._core import Msg
+from ._engine.arguments import Seconds, integer, seconds, unique_name
+from ._engine.pull import Policy
 from ._engine.values import check_group, check_name, check_time, format_time
+from ._io.pulling import Lanes, Pulling
 from .config import ConsumerConfig, consumer_config
-from .errors import ServerError
+from .consuming import (
+    ConsumeHandle,
+    FetchResult,
+    Messages,
+    fetch,
+    new_courier,
+)
+from .errors import Error, InvalidArgumentError, ServerError, TimeoutError
+from .events import ConsumerWarning
 from .info import ConsumerInfo, PauseInfo
-from .jetstream_errors import UnsupportedByServerError
+from .jetstream_errors import (
+    ConsumerNotFoundError,
+    PullError,
+    PushConsumerError,
+    StreamNotFoundError,
+    UnsupportedByServerError,
+)
+from .pull_options import (
+    MANY,
+    PullOptions,
+    consume_policy,
+    fetch_policy,
+    pull_fields,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 PAUSE: Needs = [("pausing a consumer", (2, 11, 0))]
 UNPIN: Needs = [("unpinning a priority group", (2, 11, 0))]
@@ -24,6 +53,7 @@ class Consumer:
     def __init__(self, api: Api, info: ConsumerInfo) -> None:
         self._api = api
         self._info = info
+        self._lanes: Lanes | None = None  # made by the first pull
 
     @property
     def name(self) -> str:
@@ -76,6 +106,220 @@ class Consumer:
     def unpin(self, group: str, *, timeout: Seconds | None = None) -> None:
         """Takes the pin of a priority group from the client that has it."""
         unpin(self._api, self.stream_name, self.name, group, timeout=timeout)
+
+    # Messages -------------------------------------------------------------------------
+
+    def next(
+        self,
+        timeout: Seconds = 5.0,
+        *,
+        idle_heartbeat: Seconds | None = None,
+        **pull: Unpack[PullOptions],
+    ) -> Msg:
+        """The next message; TimeoutError when none came in time.
+
+        Options of a pull, here and below: `group`, `priority`, `min_pending` and
+        `min_ack_pending` for consumers with priority groups.
+        """
+        found = self._fetch(1, None, timeout, False, idle_heartbeat, pull)
+        if not found:
+            raise TimeoutError(
+                f"no message of consumer {self.name!r} within {seconds(timeout):g} s"
+            )
+        return found[0]
+
+    def fetch(
+        self,
+        max_messages: int,
+        *,
+        timeout: Seconds = 5.0,
+        max_bytes: int | None = None,
+        idle_heartbeat: Seconds | None = None,
+        **pull: Unpack[PullOptions],
+    ) -> FetchResult:
+        """Up to that many messages, waiting at most `timeout` for all of them.
+
+        Returns what came; its `error` says why it ended early. Raises only when nothing
+        came and something went wrong.
+        """
+        return self._fetch(
+            max_messages, max_bytes, timeout, False, idle_heartbeat, pull
+        )
+
+    def fetch_bytes(
+        self,
+        max_bytes: int,
+        *,
+        timeout: Seconds = 5.0,
+        idle_heartbeat: Seconds | None = None,
+        **pull: Unpack[PullOptions],
+    ) -> FetchResult:
+        """Messages of up to that many bytes, counted as the server does."""
+        return self._fetch(MANY, max_bytes, timeout, False, idle_heartbeat, pull)
+
+    def fetch_no_wait(
+        self,
+        max_messages: int,
+        *,
+        timeout: Seconds = 5.0,
+        **pull: Unpack[PullOptions],
+    ) -> FetchResult:
+        """Up to that many messages of those that are there now.
+
+        `timeout` is only for a server that does not answer.
+        """
+        return self._fetch(max_messages, None, timeout, True, None, pull)
+
+    def _fetch(
+        self,
+        max_messages: int,
+        max_bytes: int | None,
+        timeout: Seconds,
+        no_wait: bool,
+        idle_heartbeat: Seconds | None,
+        pull: PullOptions,
+    ) -> FetchResult:
+        limit = seconds(timeout)
+        policy = fetch_policy(
+            self._info.config,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            timeout=limit,
+            no_wait=no_wait or limit == 0,
+            idle_heartbeat=idle_heartbeat,
+            doing=f"fetch from {self!r}",
+        )
+        # Without any time the server is still given a moment to say what it has.
+        wait = limit if limit > 0 else 1.0
+        return fetch(self._api.loop, self._pulling(policy, pull), wait)
+
+    def messages(
+        self,
+        max_messages: int | None = None,
+        *,
+        max_bytes: int | None = None,
+        threshold_messages: int | None = None,
+        threshold_bytes: int | None = None,
+        expires: Seconds = 30.0,
+        idle_heartbeat: Seconds | None = None,
+        stop_after: int | None = None,
+        on_missing: Literal["raise", "wait"] = "raise",
+        **pull: Unpack[PullOptions],
+    ) -> Messages:
+        """An endless iteration that keeps messages at hand and asks for more in time.
+
+        Args:
+            max_messages: how many may be at hand and on their way; 500 by default.
+            max_bytes: how many bytes, instead.
+            threshold_messages, threshold_bytes: how little may be at hand before more
+                is asked for; half by default.
+            expires, idle_heartbeat: how long one pull lives at the server, and how
+                often the server says that it does; half of `expires` by default.
+            stop_after: end after so many messages.
+            on_missing: what to do when the consumer is gone for certain: raise, or wait
+                until there is one again.
+        """
+        if on_missing not in ("raise", "wait"):
+            raise InvalidArgumentError(
+                f"on_missing must be 'raise' or 'wait': {on_missing!r}"
+            )
+        policy = consume_policy(
+            self._info.config,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            threshold_messages=threshold_messages,
+            threshold_bytes=threshold_bytes,
+            expires=expires,
+            idle_heartbeat=idle_heartbeat,
+            stop_after=stop_after,
+            doing=f"consume from {self!r}",
+        )
+        pulling = self._pulling(policy, pull, is_missing_fatal=on_missing == "raise")
+        return Messages(self._api.loop, pulling, self)
+
+    def consume(
+        self,
+        callback: Callable[[Msg], object],
+        *,
+        workers: int = 1,
+        auto_in_progress: bool = False,
+        **options: Any,
+    ) -> ConsumeHandle:
+        """Calls back with each message, on `workers` threads of its own.
+
+        An exception of the callback is reported to `on_event` and the log; the message
+        stays unacknowledged. With `auto_in_progress` the server is told in time that a
+        callback still works. Other options are those of `messages`.
+        """
+        if not callable(callback):
+            raise TypeError(f"callback must be callable, not {type(callback).__name__}")
+        integer(workers, "workers", least=1)
+        interval = None
+        if auto_in_progress:
+            interval = seconds(self._info.config.ack_wait or 30.0) / 2
+        return ConsumeHandle(
+            self._api.loop,
+            self.messages(**options),
+            callback,
+            workers=workers,
+            names=(self.stream_name, self.name),
+            progress_interval=interval,
+        )
+
+    def _pulling(
+        self, policy: Policy, pull: PullOptions, *, is_missing_fatal: bool = True
+    ) -> Pulling:
+        config = self._info.config
+        if config.deliver_subject:
+            raise PushConsumerError(
+                code=0,
+                description=f"{self.name!r} is a push consumer",
+                doing=policy.doing,
+            )
+        loop = self._api.loop
+        if self._lanes is None:
+            self._lanes = Lanes(loop)
+        stream, name = self.stream_name, self.name
+
+        def warn(error: PullError) -> None:
+            loop.tell(ConsumerWarning(stream, name, error))
+
+        def look_up(pulling: Pulling) -> None:
+            """In a thread of its own: the loop does not wait."""
+            if is_missing_fatal and not policy.is_fetch:
+                Thread(
+                    target=self._see_if_missing,
+                    args=(pulling,),
+                    name="jsclient-look-up",
+                    daemon=True,
+                ).start()
+
+        return Pulling(
+            loop,
+            self._lanes,
+            subject=f"{self._api.prefix}CONSUMER.MSG.NEXT.{stream}.{name}",
+            policy=policy,
+            courier=new_courier(loop, config.ack_policy, None),
+            fields=pull_fields(config, pull),
+            is_pinned=config.priority_policy == "pinned_client",
+            on_warning=warn,
+            look_up=look_up,
+        )
+
+    def _see_if_missing(self, pulling: Pulling) -> None:
+        """Ends the consume of a consumer that does not exist any more."""
+        try:
+            fetch_info(self._api, self.stream_name, self.name)
+        except (ConsumerNotFoundError, StreamNotFoundError) as error:
+            pulling.missing(error)
+        except Error:
+            # Time-outs and the like say nothing about the consumer.
+            return
+
+    def __del__(self) -> None:
+        lanes = getattr(self, "_lanes", None)
+        if lanes is not None and not self._api.loop.is_closing:
+            lanes.orphan()
 
     def __repr__(self) -> str:
         return f"<Consumer {self.name!r} of {self.stream_name!r}>"

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Closed",
     "Connected",
+    "ConsumerWarning",
     "Disconnected",
     "ErrorEvent",
     "Event",
@@ -76,6 +77,14 @@ class SlowConsumer(NamedTuple):
     dropped: int
 
 
+class ConsumerWarning(NamedTuple):
+    """A consume met trouble that it overcomes by itself."""
+
+    stream: str
+    consumer: str
+    error: Exception
+
+
 class ErrorEvent(NamedTuple):
     """Something failed that no waiting call could be told about."""
 
@@ -92,5 +101,6 @@ Event = (
     | LameDuck
     | ServersDiscovered
     | SlowConsumer
+    | ConsumerWarning
     | ErrorEvent
 )

@@ -443,6 +443,64 @@ class TooManyPendingError(JetStreamError, TimeoutError):
     """
 
 
+class PullError(JetStreamError):
+    """A pull ended otherwise than with its messages.
+
+    `code` and `description` are the server's status, 0 if it sent none.
+    """
+
+    def __init__(self, *, code: int, description: str = "", doing: str = "") -> None:
+        number = f"{code} " if code else ""
+        super().__init__(f"{doing}: {number}{description}".strip(": "))
+        self.code = code
+        self.description = description
+        self.doing = doing
+
+
+class ConsumerDeletedError(PullError):
+    """The consumer, or its stream, was deleted."""
+
+
+class PushConsumerError(PullError):
+    """The consumer is a push consumer: it cannot be pulled from."""
+
+
+class BadPullError(PullError):
+    """The server does not understand the pull."""
+
+
+class RequiredApiLevelPullError(PullError):
+    """The server is older than the API level that the pull demands."""
+
+
+class PullLimitError(PullError):
+    """The consumer takes no further pulls now, or none like this."""
+
+
+class MessageSizeError(PullError):
+    """The next message is larger than the pull's limit of bytes."""
+
+
+class LeadershipChangedError(PullError):
+    """Another server leads the consumer now; its pulls are lost."""
+
+
+class ServerShutdownError(PullError):
+    """The server that leads the consumer shuts down."""
+
+
+class UnreachableConsumerError(PullError):
+    """Nobody answers for the consumer: it is gone, or has no leader."""
+
+
+class MissedHeartbeatError(PullError):
+    """Nothing was heard of the consumer for two heartbeats."""
+
+
+class LostPullError(PullError):
+    """A pull ended without a word of the server."""
+
+
 class UnsupportedByServerError(JetStreamError):
     """The server is too old for `feature`, which came with the release `needed`."""
 

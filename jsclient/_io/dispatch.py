@@ -29,6 +29,7 @@ _LEVELS: dict[type[events.Event], tuple[int, int]] = {
     events.LameDuck: (logging.WARNING, logging.WARNING),
     events.ServersDiscovered: (logging.DEBUG, logging.DEBUG),
     events.SlowConsumer: (logging.WARNING, logging.WARNING),
+    events.ConsumerWarning: (logging.WARNING, logging.WARNING),
     events.ErrorEvent: (logging.WARNING, logging.WARNING),
 }
 
@@ -122,6 +123,8 @@ def _sentence(event: events.Event) -> str:
             return f"discovered {', '.join(servers)}"
         case events.SlowConsumer(subscription, dropped):
             return f"{subscription!r} is slow and has dropped {dropped} messages"
+        case events.ConsumerWarning(stream, consumer, error):
+            return f"consumer {consumer!r} of stream {stream!r}: {error}"
         case events.ErrorEvent(error, None):
             return str(error)
         case events.ErrorEvent(error, subscription):

@@ -1,0 +1,370 @@
+"""Pull conversations on a connection: the subscriptions and requests of the machine.
+
+A `Lanes` is the pool of one consumer's subscriptions: pulls are answered on wildcard
+inboxes, one open pull each, so that the subscription says which pull paid for a
+message. A lane goes back to the pool when its pull has certainly ended, and is given up
+otherwise. With a new link everything begins anew on a new inbox: the server may still
+serve old pulls.
+
+A `Pulling` is one conversation. Everything in it happens at the helm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping
+from time import monotonic
+
+from .. import errors
+from .._core import Courier, Gate, Lane, PullInbox
+from .._engine.arguments import unique_name
+from .._engine.pull import Ask, Close, Conversation, Policy, Signal, Warn
+from .._engine.values import duration_ns
+from ..jetstream_errors import JetStreamError, PullError
+from .loop import Loop
+
+
+class Lanes:
+    """The subscriptions on which the pulls of one consumer are answered."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._users: dict[Lane, Pulling] = {}
+        self._free: list[Lane] = []
+        self._prefix = self._new_prefix()
+        self._count = 0
+        self._pulls = 0
+        loop.watchers.append(self)
+
+    def _new_prefix(self) -> str:
+        return f"{self._loop.options.inbox_prefix}.{unique_name()}"
+
+    def take(self, user: Pulling) -> tuple[Lane, str]:
+        """A lane for one pull of the user, and the reply subject of that pull."""
+        if self._free:
+            lane = self._free.pop()
+        else:
+            lane = Lane()
+            self._count += 1
+            sid = self._loop.subscribe(
+                f"{self._prefix}.{self._count}.*",
+                None,
+                lane,
+                on_notice=lambda: self._noticed(lane),
+            )
+            lane.assign(sid, self._count)
+        self._users[lane] = user
+        self._pulls += 1
+        return lane, f"{self._prefix}.{lane.number}.{self._pulls}"
+
+    def _noticed(self, lane: Lane) -> None:
+        user = self._users.get(lane)
+        if user is not None:
+            user.noticed(lane)
+
+    def give_back(self, lane: Lane) -> None:
+        """The pull on this lane has certainly ended."""
+        if self._users.pop(lane, None) is not None:
+            lane.retire()
+            self._free.append(lane)
+
+    def part(self, lane: Lane) -> None:
+        """The pull may live on: what is under way for it still counts."""
+        lane.close()
+        if lane in self._users:
+            self._loop.stop_interest(lane.sid)
+
+    def drop(self, lane: Lane) -> None:
+        """Nobody waits for anything on this lane any more."""
+        if self._users.pop(lane, None) is not None:
+            lane.retire()
+            self._loop.forget(lane.sid)
+
+    def linked(self, now: float) -> None:
+        """Nothing to do: lanes are made when they are needed."""
+
+    def unlinked(self, now: float) -> None:
+        """The lanes of the old link are not subscribed again."""
+        for lane in [*self._free, *self._users]:
+            self._loop.forget(lane.sid)
+        self._free.clear()
+        self._users.clear()
+        self._prefix = self._new_prefix()
+        self._count = 0
+
+    def closed(self, error: Exception) -> None:
+        """The connection is closed, and its subscriptions are gone."""
+        self.unlinked(0.0)
+
+    def close(self) -> None:
+        """Gives the subscriptions back; for a consumer that nobody holds any more."""
+        if self in self._loop.watchers:
+            self._loop.watchers.remove(self)
+        for lane in self._free:
+            self._loop.unsubscribe(lane.sid)
+        self._free.clear()
+
+
+class Pulling:
+    """One conversation with a consumer; see the module's text.
+
+    `inbox` has its messages, `over` opens when it has ended; `error` says why.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        lanes: Lanes,
+        *,
+        subject: str,
+        policy: Policy,
+        courier: Courier,
+        fields: Mapping[str, int | str],
+        is_pinned: bool = False,
+        on_warning: Callable[[PullError], None] | None = None,
+        look_up: Callable[[Pulling], None] | None = None,
+    ) -> None:
+        self.inbox = PullInbox(courier)
+        self.over = Gate()
+        self.deadline = math.inf
+        self._loop = loop
+        self._lanes = lanes
+        self._subject = subject
+        self._machine = Conversation(policy)
+        self._fields = dict(fields)
+        self._is_pinned = is_pinned
+        self._pin: str | None = None
+        self._on_warning = on_warning
+        self._look_up = look_up
+        self._open: dict[int, Lane] = {}
+        self._parted: list[Lane] = []
+        self._heard = 0
+        if not policy.is_fetch:
+            self.inbox.counts_bytes = policy.counts_bytes
+            self.inbox.threshold = (
+                policy.threshold_bytes
+                if policy.counts_bytes
+                else policy.threshold_messages
+            )
+            self.inbox.on_due = self._take_note
+
+    @property
+    def error(self) -> JetStreamError | None:
+        """What ended it, None if nothing went wrong."""
+        return self._machine.error
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether it asks for nothing more."""
+        return self._machine.is_ended
+
+    # What users' threads call ---------------------------------------------------------
+
+    def start(self, finish_at: float = math.inf) -> None:
+        """Begins; a fetch ends at that time at the latest."""
+
+        def begin() -> None:
+            loop = self._loop
+            loop.check_open()
+            loop.watchers.append(self)
+            loop.machines.append(self)
+            is_linked = loop.live is not None and loop.outbox.is_up
+            self._machine.started(monotonic(), is_linked=is_linked, finish_at=finish_at)
+            self._act()
+
+        self._loop.call(begin)
+
+    def stop(self) -> None:
+        """Ends it; messages that were not taken are left to the server."""
+
+        def end() -> None:
+            self._machine.stopped()
+            self._act()
+
+        self._loop.call(end)
+
+    def drain(self, deadline: float) -> bool:
+        """Ends it with everything that is under way; whether that was in time."""
+        fences: list[Gate] = []
+
+        def begin() -> None:
+            self._machine.drained()
+            for lane in self._open.values():
+                self._lanes.part(lane)
+            if self._open:
+                fences.append(self._loop.fence())
+
+        self._loop.call(begin)
+        in_time = all(self._loop.wait(fence, deadline) for fence in fences)
+        self.stop()
+        return in_time
+
+    def settle(self, deadline: float) -> None:
+        """Waits for what the server sent before it heard that the pull is over."""
+        if self._parted:
+            with contextlib.suppress(errors.ConnectionError):
+                self._loop.wait(self._loop.fence(), deadline)
+
+    def finish(self) -> None:
+        """Forgets the subscriptions of pulls that did not end for certain."""
+
+        def forget() -> None:
+            for lane in self._parted:
+                self._lanes.drop(lane)
+            self._parted.clear()
+
+        if self._parted:
+            self._loop.call(forget)
+
+    def _take_note(self) -> None:
+        """So much was taken that more is due."""
+        self.inbox.is_due = False
+        self._loop.call(self._refill)
+
+    # What happens at the helm ---------------------------------------------------------
+
+    def _refill(self) -> None:
+        now = monotonic()
+        self._sync(now)
+        self._machine.taken(now)
+        self._act()
+
+    def noticed(self, lane: Lane) -> None:
+        """A status came on a lane, or its pull has brought everything."""
+        now = monotonic()
+        self._sync(now)
+        pull = next((pull for pull, known in self._open.items() if known is lane), None)
+        if pull is None:
+            lane.statuses.clear()
+            return
+        while lane.statuses:
+            msg = lane.statuses[0]
+            self._machine.status(pull, msg.status or 0, msg.description or "", now)
+            if lane.statuses:
+                lane.statuses.popleft()
+        if lane.is_open and lane.is_spent:
+            self._machine.spent(pull, now)
+        self._act()
+
+    def tick(self, now: float) -> None:
+        """The machine's clock."""
+        self._sync(now)
+        self._machine.tick(now)
+        self._act()
+
+    def linked(self, now: float) -> None:
+        """There is a new link: pull on it at once, and see whether the consumer lives."""
+        self._sync(now)
+        self._machine.linked(now)
+        self._act()
+        if self._look_up is not None and not self.is_ended:
+            self._look_up(self)
+
+    def unlinked(self, now: float) -> None:
+        """The link is gone, and its pulls."""
+        self._sync(now)
+        self._machine.unlinked()
+        self._act()
+
+    def closed(self, error: Exception) -> None:
+        """The connection is closed."""
+        if not self.over.is_open:
+            self.inbox.end(error)
+            self._machine.stopped()
+            self._act()
+
+    def missing(self, error: JetStreamError) -> None:
+        """The consumer is gone for certain."""
+
+        def end() -> None:
+            self._machine.missing(error)
+            self._act()
+
+        self._loop.call(end)
+
+    def _sync(self, now: float) -> None:
+        """Tells the machine what has come meanwhile."""
+        inbox, machine = self.inbox, self._machine
+        for pull, lane in self._open.items():
+            machine.brought(pull, lane.messages, lane.bytes)
+            if lane.pin is not None:
+                self._pin = lane.pin
+        machine.holds(inbox.count, inbox.bytes, inbox.arrived)
+        if inbox.heard != self._heard:
+            self._heard = inbox.heard
+            machine.heard(now - inbox.silence)
+
+    def _act(self) -> None:
+        """Does what the machine asks for."""
+        for output in self._machine.take_output():
+            match output:
+                case Ask():
+                    self._ask(output)
+                case Close(pull, is_certain):
+                    lane = self._open.pop(pull)
+                    if is_certain:
+                        self._lanes.give_back(lane)
+                    else:
+                        self._lanes.part(lane)
+                        self._parted.append(lane)
+                case Warn(error):
+                    if self._on_warning is not None:
+                        self._on_warning(error)
+                case Signal.UNPINNED:
+                    self._pin = None
+                case Signal.LOOK_UP:
+                    if self._look_up is not None:
+                        self._look_up(self)
+                case Signal.ENDED:
+                    self._leave()
+        self.deadline = self._machine.deadline
+
+    def _leave(self) -> None:
+        loop = self._loop
+        if self in loop.machines:
+            loop.machines.remove(self)
+        if self in loop.watchers:
+            loop.watchers.remove(self)
+        if not self._machine.policy.is_fetch:
+            for lane in self._parted:
+                self._lanes.drop(lane)
+            self._parted.clear()
+        self.inbox.threshold = -1
+        self.inbox.end(self._machine.error)
+        self.over.open()
+
+    def _ask(self, ask: Ask) -> None:
+        lane, reply = self._lanes.take(self)
+        lane.is_pinned = self._is_pinned
+        lane.open(self.inbox, reply, ask.batch, ask.max_bytes)
+        self._open[ask.pull] = lane
+        loop = self._loop
+        # Without a link there is nothing to do: the watchers are told in a moment.
+        with contextlib.suppress(
+            errors.DisconnectedError, errors.ConnectionClosedError
+        ):
+            asked = loop.outbox.publish(
+                self._subject, self._body(ask), reply, None, True, None, True
+            )
+            if asked:
+                loop.alert()
+
+    def _body(self, ask: Ask) -> bytes:
+        parts = [b'"batch":%d' % ask.batch]
+        if ask.expires:
+            parts.append(b'"expires":%d' % duration_ns(ask.expires, "expires"))
+        if ask.max_bytes:
+            parts.append(b'"max_bytes":%d' % ask.max_bytes)
+        if ask.heartbeat:
+            parts.append(
+                b'"idle_heartbeat":%d' % duration_ns(ask.heartbeat, "idle_heartbeat")
+            )
+        if ask.no_wait:
+            parts.append(b'"no_wait":true')
+        for name, value in self._fields.items():
+            spelled = str(value) if isinstance(value, int) else f'"{value}"'
+            parts.append(f'"{name}":{spelled}'.encode())
+        if self._pin is not None:
+            parts.append(f'"id":"{self._pin}"'.encode())
+        return b"{" + b",".join(parts) + b"}"

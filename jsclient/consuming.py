@@ -1,0 +1,304 @@
+"""Reading a consumer: one message, a fetch, an endless iteration, or a callback."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from time import monotonic
+from typing import overload
+
+from . import errors, events
+from ._core import Courier, Gate, MessageIterator, Msg
+from ._engine.arguments import Seconds, seconds
+from ._io.loop import Loop
+from ._io.pulling import Pulling
+
+# How long a fetch that gave up waits for what the server sent before it heard of that.
+LAST_CALL = 1.0
+
+
+class FetchResult(Sequence[Msg]):
+    """The messages of a fetch, possibly fewer than asked for, possibly none.
+
+    `error` says why it ended early; None if there were no more or the time was over.
+    """
+
+    def __init__(self, messages: list[Msg], error: errors.Error | None) -> None:
+        self._messages = messages
+        self.error = error
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @overload
+    def __getitem__(self, index: int) -> Msg: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Msg]: ...
+    def __getitem__(self, index: int | slice) -> Msg | list[Msg]:
+        return self._messages[index]
+
+    def __iter__(self) -> Iterator[Msg]:
+        return iter(self._messages)
+
+    def __repr__(self) -> str:
+        error = "" if self.error is None else f", error={self.error!r}"
+        return f"<FetchResult of {len(self)} messages{error}>"
+
+
+def fetch(loop: Loop, pulling: Pulling, timeout: float) -> FetchResult:
+    """Runs a fetch to its end. Raises its error only when no message came."""
+    finish_at = monotonic() + timeout
+    try:
+        pulling.start(finish_at)
+        loop.wait(pulling.over, finish_at)
+        if not pulling.is_ended:
+            pulling.stop()
+        pulling.settle(monotonic() + LAST_CALL)
+    finally:
+        if not loop.is_closing:
+            if not pulling.is_ended:
+                pulling.stop()
+            pulling.finish()
+    inbox = pulling.inbox
+    messages: list[Msg] = []
+    while (msg := inbox.take()) is not None:
+        messages.append(msg)
+    error: errors.Error | None = pulling.error
+    if error is None and not messages and loop.live is None:
+        error = errors.DisconnectedError("there was no link to the server in time")
+    if error is not None and not messages:
+        raise error
+    return FetchResult(messages, error)
+
+
+class Messages:
+    """An iteration over a consumer's messages that asks for more by itself.
+
+        with consumer.messages() as messages:
+            for msg in messages:
+                msg.ack()
+
+    Several threads may iterate it; each message goes to one of them. Leaving the block
+    stops it: messages that were fetched and not read are delivered again later.
+    """
+
+    def __init__(self, loop: Loop, pulling: Pulling, consumer: object) -> None:
+        self._loop = loop
+        self._pulling = pulling
+        self._consumer = consumer  # lives as long as it is read
+        pulling.start()
+
+    def __iter__(self) -> Iterator[Msg]:
+        return MessageIterator(self._pulling.inbox, self._loop.helm, math.inf, self)
+
+    def next(self, timeout: Seconds | None = 5.0) -> Msg:
+        """The next message; TimeoutError when none came in time.
+
+        Raises the error that ended the iteration, or SubscriptionClosedError when it
+        was stopped.
+        """
+        limit = seconds(timeout)
+        inbox = self._pulling.inbox
+        hand: list[Msg | None] = [None]
+        try:
+            if inbox.take_into(hand, self._loop.helm, monotonic() + limit):
+                msg = hand[0]
+                assert msg is not None
+                return msg
+        except BaseException:
+            # A signal handler raised after the message was taken.
+            if hand[0] is not None:
+                inbox.put_back(hand[0])
+            raise
+        if inbox.is_ended:
+            raise inbox.reason or errors.SubscriptionClosedError(
+                "the messages have ended"
+            )
+        self._loop.check_open()
+        raise errors.TimeoutError(f"no message came within {limit:g} s")
+
+    def stop(self) -> None:
+        """Ends the iteration at once; unread messages are delivered again later."""
+        self._pulling.stop()
+        self._pulling.inbox.clear()
+
+    def drain(self, timeout: Seconds | None = 5.0) -> None:
+        """Asks for nothing more; what is under way can still be read to its end."""
+        if not self._pulling.drain(monotonic() + seconds(timeout)):
+            raise errors.DrainTimeoutError("the server did not answer in time")
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it still asks for messages."""
+        return not self._pulling.is_ended
+
+    @property
+    def error(self) -> errors.Error | None:
+        """What ended it, None while it runs or when it was stopped."""
+        return self._pulling.error
+
+    @property
+    def pending_messages(self) -> int:
+        """Messages that arrived and were not read yet."""
+        return self._pulling.inbox.count
+
+    def __enter__(self) -> Messages:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if not self._loop.is_closing:
+            self.stop()
+
+    def __del__(self) -> None:
+        # Nobody can read it any more. The machine is the loop's: a thread of ours stops
+        # it.
+        pulling = getattr(self, "_pulling", None)
+        if pulling is not None and not pulling.is_ended and not self._loop.is_closing:
+            self._loop.dispatch.call(pulling.stop)
+
+
+class ProgressReports:
+    """Tells the server that messages are being worked on; a machine of the loop."""
+
+    def __init__(self, loop: Loop, interval: float) -> None:
+        self.deadline = math.inf
+        self._loop = loop
+        self._interval = interval
+        self._working: dict[int, Msg] = {}
+        loop.machines.append(self)
+
+    def begin(self, msg: Msg) -> None:
+        """This thread works on the message."""
+        self._working[threading.get_ident()] = msg
+        if self.deadline == math.inf:
+            self.deadline = monotonic() + self._interval
+            self._loop.wake()
+
+    def end(self) -> None:
+        """This thread is done with it."""
+        self._working.pop(threading.get_ident(), None)
+
+    def tick(self, now: float) -> None:
+        """Reports every message that is still being worked on."""
+        working = list(self._working.values())
+        self.deadline = now + self._interval if working else math.inf
+        for msg in working:
+            msg.in_progress()
+
+    def close(self) -> None:
+        """No more reports."""
+        if self in self._loop.machines:
+            self._loop.machines.remove(self)
+
+
+class ConsumeHandle:
+    """A callback that runs for each message, on one thread or several."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        messages: Messages,
+        callback: Callable[[Msg], object],
+        *,
+        workers: int,
+        names: tuple[str, str],
+        progress_interval: float | None,
+    ) -> None:
+        self._loop = loop
+        self._messages = messages
+        self._callback = callback
+        self._names = names
+        self._left = workers
+        self._error: Exception | None = None
+        self._over = Gate()
+        self._lock = threading.Lock()
+        self._reports: ProgressReports | None = None
+        if progress_interval is not None:
+            self._reports = ProgressReports(loop, progress_interval)
+        self._threads = [
+            threading.Thread(
+                target=self._work, name=f"jsclient-consume-{number}", daemon=True
+            )
+            for number in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _work(self) -> None:
+        try:
+            for msg in self._messages:
+                self._handle(msg)
+        except errors.Error as error:
+            self._error = error
+        finally:
+            with self._lock:
+                self._left -= 1
+                is_last = self._left == 0
+            if is_last:
+                if self._reports is not None:
+                    self._reports.close()
+                self._over.open()
+
+    def _handle(self, msg: Msg) -> None:
+        reports = self._reports
+        if reports is not None:
+            reports.begin(msg)
+        try:
+            self._callback(msg)
+        except Exception as error:  # noqa: BLE001 - the user's error is reported
+            self._loop.tell(events.ConsumerWarning(*self._names, error))
+        finally:
+            if reports is not None:
+                reports.end()
+
+    def stop(self) -> None:
+        """Ends it; messages that no callback has are delivered again later.
+
+        A callback that runs goes on to its end: see `wait`.
+        """
+        self._messages.stop()
+
+    def drain(self, timeout: Seconds | None = 30.0) -> None:
+        """Asks for nothing more and waits until the callback has handled the rest."""
+        deadline = monotonic() + seconds(timeout)
+        self._messages.drain(deadline - monotonic())
+        if threading.current_thread() not in self._threads:
+            self.wait(max(0.0, deadline - monotonic()))
+
+    def wait(self, timeout: Seconds | None = None) -> None:
+        """Waits until it has ended; raises TimeoutError, or the error that ended it."""
+        limit = seconds(timeout)
+        deadline = monotonic() + limit
+        while not self._over.is_open:
+            try:
+                if not self._loop.wait(self._over, deadline):
+                    raise errors.TimeoutError(f"it still runs after {limit:g} s")
+            except errors.ConnectionClosedError:
+                self._over.sleep(1.0)
+                break
+        if self._error is not None:
+            raise self._error
+
+    @property
+    def is_active(self) -> bool:
+        """Whether messages may still come."""
+        return not self._over.is_open
+
+    @property
+    def error(self) -> Exception | None:
+        """What ended it, None while it runs or when it was stopped."""
+        return self._error
+
+    def __enter__(self) -> ConsumeHandle:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if not self._loop.is_closing:
+            self.stop()
+
+
+def new_courier(loop: Loop, ack_policy: object, ack_prefix: str | None) -> Courier:
+    """Who sends the acks of a consumer's messages."""
+    is_ack_none = str(getattr(ack_policy, "value", ack_policy)) == "none"
+    return Courier(loop, loop.outbox, is_ack_none, ack_prefix)

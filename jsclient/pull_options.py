@@ -1,0 +1,179 @@
+"""The options of pulls, checked before anything is sent."""
+
+from __future__ import annotations
+
+import math
+from typing import TypedDict
+
+from ._engine.arguments import Seconds, integer, seconds
+from ._engine.pull import MANY, Policy
+from ._engine.values import check_group
+from .config import ConsumerConfig
+from .errors import InvalidArgumentError
+
+DEFAULT_MESSAGES = 500
+
+__all__ = ["MANY", "PullOptions", "consume_policy", "fetch_policy", "pull_fields"]
+
+
+class PullOptions(TypedDict, total=False):
+    """What a pull may say to a consumer with priority groups."""
+
+    group: str | None
+    priority: int | None
+    min_pending: int | None
+    min_ack_pending: int | None
+
+
+def pull_fields(config: ConsumerConfig, pull: PullOptions) -> dict[str, int | str]:
+    """The fields of a pull; ValueError for what the consumer would refuse."""
+    fields: dict[str, int | str] = {}
+    group = pull.get("group")
+    groups = config.priority_groups
+    if group is not None:
+        fields["group"] = check_group(group, "group")
+    if groups and group not in groups:
+        raise InvalidArgumentError(
+            f"the consumer has priority groups: group must be one of {groups}, "
+            f"not {group!r}"
+        )
+    priority = pull.get("priority")
+    if priority is not None:
+        if integer(priority, "priority", least=0) > 9:
+            raise InvalidArgumentError(f"priority must be from 0 to 9: {priority}")
+        fields["priority"] = priority
+    overflow = {
+        "min_pending": pull.get("min_pending"),
+        "min_ack_pending": pull.get("min_ack_pending"),
+    }
+    for name, value in overflow.items():
+        if value is not None:
+            if config.priority_policy != "overflow":
+                raise InvalidArgumentError(
+                    f"{name} needs the priority policy 'overflow'"
+                )
+            fields[name] = integer(value, name, least=0)
+    return fields
+
+
+def consume_policy(
+    limits: ConsumerConfig,
+    *,
+    max_messages: int | None,
+    max_bytes: int | None,
+    threshold_messages: int | None,
+    threshold_bytes: int | None,
+    expires: Seconds,
+    idle_heartbeat: Seconds | None,
+    stop_after: int | None,
+    doing: str,
+) -> Policy:
+    """Checks the options of an endless pull against the consumer's limits."""
+    if max_messages is not None and max_bytes is not None:
+        raise InvalidArgumentError("give max_messages or max_bytes, not both")
+    life = seconds(expires, "expires")
+    if not 1 <= life < math.inf:
+        raise InvalidArgumentError(f"expires must be at least 1 second: {expires}")
+    beat = min(life / 2, 30.0)
+    if idle_heartbeat is not None:
+        beat = seconds(idle_heartbeat, "idle_heartbeat")
+        if not 0.5 <= beat <= min(30.0, life / 2):
+            raise InvalidArgumentError(
+                "idle_heartbeat must be from 0.5 to 30 seconds and at most half of "
+                f"expires: {idle_heartbeat}"
+            )
+    if limits.max_expires and life > seconds(limits.max_expires):
+        raise InvalidArgumentError(
+            f"expires is {life:g} s; the consumer allows {limits.max_expires} s"
+        )
+    messages = (
+        DEFAULT_MESSAGES
+        if max_messages is None
+        else integer(max_messages, "max_messages", least=1)
+    )
+    size = 0 if max_bytes is None else integer(max_bytes, "max_bytes", least=1)
+    if size and limits.max_bytes and size > limits.max_bytes:
+        raise InvalidArgumentError(
+            f"max_bytes is {size}; the consumer allows {limits.max_bytes}"
+        )
+    batch_limit = limits.max_batch or 0
+    if not size and batch_limit and messages > batch_limit:
+        if max_messages is not None:
+            raise InvalidArgumentError(
+                f"max_messages is {messages}; the consumer allows {batch_limit}"
+            )
+        messages = batch_limit
+    low = _threshold(threshold_messages, "threshold_messages", messages)
+    low_bytes = _threshold(threshold_bytes, "threshold_bytes", size) if size else 0
+    if threshold_bytes is not None and not size:
+        raise InvalidArgumentError("threshold_bytes needs max_bytes")
+    return Policy(
+        is_fetch=False,
+        max_messages=MANY if size else messages,
+        max_bytes=size,
+        threshold_messages=low,
+        threshold_bytes=low_bytes,
+        expires=life,
+        heartbeat=beat,
+        stop_after=0
+        if stop_after is None
+        else integer(stop_after, "stop_after", least=1),
+        batch_limit=batch_limit,
+        doing=doing,
+    )
+
+
+def fetch_policy(
+    limits: ConsumerConfig,
+    *,
+    max_messages: int,
+    max_bytes: int | None,
+    timeout: float,
+    no_wait: bool,
+    idle_heartbeat: Seconds | None,
+    doing: str,
+) -> Policy:
+    """Checks the options of a fetch against the consumer's limits."""
+    integer(max_messages, "max_messages", least=1)
+    if max_bytes is not None:
+        integer(max_bytes, "max_bytes", least=1)
+    if timeout == math.inf:
+        raise InvalidArgumentError("timeout must be finite: the server must know it")
+    batch_limit = limits.max_batch or 0
+    if max_bytes is None and batch_limit and max_messages > batch_limit:
+        raise InvalidArgumentError(
+            f"max_messages is {max_messages}; the consumer allows {batch_limit}"
+        )
+    if max_bytes is not None and limits.max_bytes and max_bytes > limits.max_bytes:
+        raise InvalidArgumentError(
+            f"max_bytes is {max_bytes}; the consumer allows {limits.max_bytes}"
+        )
+    if limits.max_expires and not no_wait and timeout > seconds(limits.max_expires):
+        raise InvalidArgumentError(
+            f"timeout is {timeout:g} s; the consumer allows {limits.max_expires} s"
+        )
+    beat = 5.0 if timeout >= 10 else 0.0
+    if idle_heartbeat is not None:
+        beat = seconds(idle_heartbeat, "idle_heartbeat")
+        if beat and 2 * beat > timeout:
+            raise InvalidArgumentError("idle_heartbeat must be at most half of timeout")
+    return Policy(
+        is_fetch=True,
+        max_messages=max_messages,
+        max_bytes=max_bytes or 0,
+        expires=timeout,
+        heartbeat=0.0 if no_wait else beat,
+        no_wait=no_wait,
+        batch_limit=batch_limit,
+        doing=doing,
+    )
+
+
+def _threshold(value: int | None, name: str, limit: int) -> int:
+    """The level at which more is asked for: half of the limit by default."""
+    if value is None:
+        return limit // 2
+    if integer(value, name, least=0) > limit:
+        raise InvalidArgumentError(f"{name} must be at most {limit}: {value}")
+    # At the very limit every message would be asked for by itself.
+    return min(value, limit - 1)
