@@ -384,12 +384,11 @@ def test_unsent_bytes_ask_for_somebody_until_somebody_looks_after_them(
     assert not made.outbox.look_away()
 
 
-def test_whoever_looked_after_the_rest_is_asked_again_when_all_was_sent(
-    line: MakeLine,
-) -> None:
+def test_whoever_looks_away_when_all_was_sent_is_asked_again(line: MakeLine) -> None:
     made = stuck(line)
     made.outbox.look_after()
     made.read_all()
+    assert not made.outbox.look_away()
     assert made.publish(b"x" * MIB) == ASK_ALERT
 
 
