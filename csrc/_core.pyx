@@ -1622,7 +1622,7 @@ cdef class Lane(Route):
     cdef public bint is_pinned         # messages carry a Nats-Pin-Id that is not charged
     cdef readonly str pin              # the last one
 
-    def __init__(self):
+    def __cinit__(self):
         self.statuses = deque()
 
     def assign(self, int sid, int number):

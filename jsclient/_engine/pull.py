@@ -58,6 +58,7 @@ class Policy(NamedTuple):
     stop_after: int = 0  # 0: never
     no_wait: bool = False
     batch_limit: int = 0  # what the consumer accepts; 0: anything
+    is_fragile: bool = False  # trouble that is otherwise overcome ends it
     doing: str = "pull messages"
 
     @property
@@ -183,9 +184,11 @@ class Conversation:
         self._set_deadline()
 
     def unlinked(self) -> None:
-        """The link is gone, and every pull with it. That ends nothing."""
+        """The link is gone, and every pull with it. That ends only a fragile one."""
         self._lose_all()
         self._is_linked = False
+        if self.policy.is_fragile:
+            self._end(self._problem(LostPullError, "the link was lost"))
         self._set_deadline()
 
     def brought(self, pull: int, messages: int, bytes_: int) -> None:
@@ -289,7 +292,8 @@ class Conversation:
         if verdict is Verdict.SIZE and self.arrived == 0:
             error = MessageSizeError(
                 code=409,
-                description=f"the next message is larger than {ended.asked_bytes} bytes",
+                description="the next message is larger than "
+                f"{ended.asked_bytes} bytes",
                 doing=self.policy.doing,
             )
         self._end(error)
@@ -453,7 +457,9 @@ class Conversation:
         return self.policy.counts_bytes and not self.open and self.arrived > 0
 
     def _warn(self, error: PullError | None) -> None:
-        if error is not None and not self.policy.is_fetch:
+        if error is not None and self.policy.is_fragile:
+            self._end(error)
+        elif error is not None and not self.policy.is_fetch:
             self._output.append(Warn(error))
 
     def _back_off(self, now: float) -> None:

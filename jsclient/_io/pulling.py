@@ -254,7 +254,7 @@ class Pulling:
         self._act()
 
     def linked(self, now: float) -> None:
-        """There is a new link: pull on it at once, and see whether the consumer lives."""
+        """There is a new link: pull on it, and see whether the consumer lives."""
         self._sync(now)
         self._machine.linked(now)
         self._act()
