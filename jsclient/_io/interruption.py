@@ -8,9 +8,10 @@ a socket. Its traceback does: a handler is called with the frame that it interru
 
 from __future__ import annotations
 
-import inspect
 import threading
 from types import FrameType
+
+_VARARGS = 0x04  # inspect.CO_VARARGS; importing inspect for it costs milliseconds
 
 
 def is_from_signal_handler(error: BaseException) -> bool:
@@ -31,6 +32,6 @@ def _arguments(frame: FrameType) -> list[object]:
     code = frame.f_code
     count = code.co_argcount + code.co_kwonlyargcount
     values = [frame.f_locals.get(name) for name in code.co_varnames[:count]]
-    if code.co_flags & inspect.CO_VARARGS:
+    if code.co_flags & _VARARGS:
         values.extend(frame.f_locals.get(code.co_varnames[count], ()))
     return values
