@@ -216,7 +216,7 @@ def check_subject(subject, name: str = "subject") -> None:
 def check_filter(subject, name: str = "subject") -> None:
     """Raises unless the subject, which may have wildcards, can be subscribed to."""
     cdef Span span
-    holder = subject_span(subject, name, &span)    # keeps what the span points to  # no-cython-lint: keeps the bytes alive
+    holder = subject_span(subject, name, &span)  # no-cython-lint: keeps what the span points to
     if has_bad_wildcard(span.at, span.size):
         raise InvalidArgumentError(
             f"{name} must use * and > only as whole tokens, and > only as the last: {subject!r}"
@@ -227,7 +227,7 @@ def check_token(text, name: str) -> None:
     """Raises unless the text is non-empty and free of blanks, line breaks and NUL."""
     cdef Span span
     cdef SubjectFault fault
-    holder = text_span(text, name, &span)    # keeps what the span points to  # no-cython-lint: keeps the bytes alive
+    holder = text_span(text, name, &span)  # no-cython-lint: keeps what the span points to
     fault = check_subject_bytes(span.at, span.size)
     refuse_subject(text, name, SUBJECT_OK if fault == SUBJECT_TOKEN else fault)
 
