@@ -798,3 +798,59 @@ def test_when_nobody_answers_directly_the_api_is_asked() -> None:
             stream.get_msg(1)
         with pytest.raises(jsclient.NoRespondersError, match=r"\.DIRECT\.GET\.S"):
             next(stream.get_msgs())
+
+
+# Prefixes -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "prefix"),
+    [
+        ({}, "$JS.API"),
+        ({"domain": "hub"}, "$JS.hub.API"),
+        ({"prefix": "fromA"}, "fromA"),
+        ({"prefix": "from.A."}, "from.A"),
+    ],
+)
+def test_every_request_has_the_prefix_and_publishing_has_none(
+    options: dict[str, Any], prefix: str
+) -> None:
+    def answer(request: Request) -> list[bytes]:
+        if request.subject == "s.a":
+            return [request.json({"stream": "S", "seq": 1})]
+        if ".DIRECT." in request.subject and b"batch" in request.data:
+            return [end_of_batch(request, 0, 0)]
+        if ".DIRECT." in request.subject:
+            return [numbered(request, 1)]
+        if ".CONSUMER." in request.subject:
+            return [request.json({**CONSUMER, "success": True})]
+        return [request.json({**DIRECT, "success": True})]
+
+    asked = Asked(answer)
+    with (
+        ScriptedServer([handshake(), answering(asked)]) as server,
+        connected(server.url) as nc,
+    ):
+        js = nc.jetstream(**options)
+        js.account_info()
+        stream = js.create_stream(name="S", allow_direct=True)
+        js.publish("s.a")
+        stream.get_msg(1)
+        stream.get_msg(last_for="s.1")
+        assert list(stream.get_msgs()) == []
+        js.streams()
+        consumer = stream.create_consumer(name="C", filter_subject="s.*")
+        consumer.resume()
+        consumer.delete()
+    assert asked.subjects == [
+        f"{prefix}.INFO",
+        f"{prefix}.STREAM.CREATE.S",
+        "s.a",
+        f"{prefix}.DIRECT.GET.S",
+        f"{prefix}.DIRECT.GET.S.s.1",
+        f"{prefix}.DIRECT.GET.S",
+        f"{prefix}.STREAM.LIST",
+        f"{prefix}.CONSUMER.CREATE.S.C.s.*",
+        f"{prefix}.CONSUMER.PAUSE.S.C",
+        f"{prefix}.CONSUMER.DELETE.S.C",
+    ]
