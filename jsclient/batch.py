@@ -14,17 +14,22 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from . import errors
 from ._api import Api, Needs
-from ._core import Inbox, PubAck, Replies, Reply
+from ._core import Inbox, Msg, PubAck, Replies, Reply, check_subject
 from ._engine.arguments import Buffer, HeadersLike, unique_name
-from ._engine.publish_headers import PublishOptions, with_options
-from ._io.exchange import UnansweredError, UnsentError, receive, send
+from ._engine.publish_headers import (
+    PublishOptions,
+    lasting_data,
+    lasting_headers,
+    with_options,
+)
+from ._io.exchange import UnansweredError, UnsentError, exchange, receive, send
 from .jetstream_errors import (
     FastBatchError,
     NoStreamResponseError,
     PublishOutcomeUnknownError,
     api_error,
 )
-from .publisher import failure, read_ack
+from .publisher import certain, failure, read_ack
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -32,14 +37,8 @@ if TYPE_CHECKING:
 ATOMIC: Needs = [("atomic batch publishing", (2, 12, 0))]
 FAST: Needs = [("fast batch publishing", (2, 14, 0))]
 
+
 Fields = list[tuple[str, str | Sequence[str]]]
-
-
-def _as_fields(headers: Any) -> Fields:
-    """Headers of any accepted form as a list that can be added to."""
-    if headers is None:
-        return []
-    return list(headers.items() if hasattr(headers, "items") else headers)
 
 
 class AtomicBatch:
@@ -59,9 +58,10 @@ class AtomicBatch:
         self.id = unique_name()
         self._loop = api.loop
         self._timeout = timeout
-        self._held: tuple[str, Buffer, Fields] | None = None
+        self._held: tuple[str, bytes, Fields] | None = None
         self._count = 0
         self._staging: deque[Reply] = deque()
+        self._replies: Replies  # of the first message on
         self._is_over = False
 
     def __len__(self) -> int:
@@ -81,11 +81,12 @@ class AtomicBatch:
         the batch is stored.
         """
         self._refuse_over()
-        fields = _as_fields(with_options(headers, options))
+        check_subject(subject)
+        held = subject, lasting_data(data), self._fields(headers, options)
         if self._held is not None:
-            self._stage()
+            self._stage(self._held)
         self._count += 1
-        self._held = (subject, data, fields)
+        self._held = held
 
     def commit(self) -> PubAck:
         """Stores the messages; the PubAck has their `count` and the last one's `seq`.
@@ -101,35 +102,43 @@ class AtomicBatch:
         deadline = monotonic() + self._timeout
         while self._staging:
             self._await_staged(deadline)
-        replies = self._loop.request_inbox()
-        reply = replies.open(subject)
         marks = [*self._marks(self._count), ("Nats-Batch-Commit", "1")]
         try:
-            send(self._loop, subject, data, [*fields, *marks], reply, deadline)
-            return read_ack(receive(self._loop, reply, deadline), subject)
+            msg = exchange(self._loop, subject, data, [*fields, *marks], deadline)
+            return read_ack(msg, subject)
         except (UnsentError, UnansweredError) as error:
             raise failure(error, subject, None) from error
-        finally:
-            replies.drop(reply)
+        except errors.Error as error:
+            raise certain(error, subject, None) from error.__cause__
 
     def discard(self) -> None:
         """Gives the batch up; the server forgets it after a while."""
         self._is_over = True
-        for reply in self._staging:
-            self._loop.request_inbox().drop(reply)
-        self._staging.clear()
+        while self._staging:
+            reply = self._staging.pop()
+            self._loop.outbox.withdraw(reply)
+            self._replies.drop(reply)
+
+    @staticmethod
+    def _fields(headers: HeadersLike | None, options: PublishOptions) -> Fields:
+        fields = lasting_headers(with_options(headers, options))
+        return [] if fields is None else fields
 
     def _marks(self, sequence: int) -> list[tuple[str, str]]:
         return [("Nats-Batch-Id", self.id), ("Nats-Batch-Sequence", str(sequence))]
 
-    def _stage(self) -> None:
+    def _stage(self, held: tuple[str, bytes, Fields]) -> None:
         """Sends the message that was held back; the first waits for its answer."""
-        assert self._held is not None
-        subject, data, fields = self._held
+        subject, data, fields = held
         deadline = monotonic() + self._timeout
-        reply = self._loop.request_inbox().open(subject)
+        self._loop.check_open()
+        if self._count == 1:
+            self._replies = self._loop.request_inbox()
+        reply = self._replies.open(subject)
         self._staging.append(reply)
         try:
+            if reply.error is not None:
+                raise reply.error  # there is no inbox for the answer
             send(
                 self._loop,
                 subject,
@@ -145,6 +154,9 @@ class AtomicBatch:
                 f"batch {self.id} was given up: message {self._count} was not sent: "
                 f"{error}"
             ) from error
+        except BaseException:
+            self.discard()
+            raise
         # The first answer tells whether the stream takes batches at all.
         while self._staging and (self._count == 1 or self._staging[0].ready):
             self._await_staged(deadline)
@@ -167,7 +179,7 @@ class AtomicBatch:
         except BaseException:
             self.discard()
             raise
-        self._loop.request_inbox().drop(reply)
+        self._replies.drop(reply)
         self._staging.popleft()
 
     def _refuse_over(self) -> None:
@@ -228,7 +240,8 @@ class FastBatch:
         self._tickets = Replies(self._prefix)
         self._sid: int | None = None
         self._live: object = None
-        self._sent = 0
+        self._sent = 0  # the sequence of the last message, or of the commit
+        self._count = 0  # messages added
         self._acked = 0
         self._interval = 0  # messages until the next ack; 0 before the first
         self._subject = ""
@@ -236,7 +249,7 @@ class FastBatch:
         self._is_over = False
 
     def __len__(self) -> int:
-        return self._sent
+        return self._count
 
     def add(
         self,
@@ -249,18 +262,16 @@ class FastBatch:
         """Sends a message; options are those of `JetStream.publish`."""
         self._refuse_over()
         deadline = monotonic() + self._timeout
-        is_first = self._sent == 0
-        if is_first:
-            self._open()
-        self._send(
-            subject,
-            data,
-            with_options(headers, options),
-            0 if is_first else 1,
-            deadline,
-        )
-        self._subject = subject
-        self._await_acks(deadline)
+        fields = with_options(headers, options)
+        if self._sid is None:
+            self._open(deadline)
+        try:
+            self._send(subject, data, fields, 1 if self._count else 0, deadline)
+            self._count += 1
+            self._subject = subject
+            self._await_acks(deadline)
+        except errors.ConnectionClosedError as error:
+            raise self._unknown(str(error)) from error
 
     def commit(self) -> PubAck:
         """Ends the batch; the PubAck has the `count` of what is stored.
@@ -269,7 +280,7 @@ class FastBatch:
         nobody can know how much is.
         """
         self._refuse_over()
-        if self._sent == 0:
+        if self._count == 0:
             raise errors.InvalidArgumentError("the batch has no messages")
         deadline = monotonic() + self._timeout
         try:
@@ -277,6 +288,8 @@ class FastBatch:
                 self._send(self._subject, b"", None, 3, deadline)
             while self._final is None:
                 self._take_control(deadline, "the batch was not committed in time")
+        except errors.ConnectionClosedError as error:
+            raise self._unknown(str(error)) from error
         finally:
             self.discard()
         if isinstance(self._final, PubAck):
@@ -291,8 +304,17 @@ class FastBatch:
         self._sid = None
         self._inbox.end()
 
-    def _open(self) -> None:
+    def __del__(self) -> None:
+        sid = getattr(self, "_sid", None)
+        if sid is not None:
+            self._loop.orphaned(sid)
+
+    def _open(self, deadline: float) -> None:
+        """Subscribes to the acks, on the next link that is up."""
         self._loop.check_open()
+        linked = self._loop.linked
+        if not linked.is_open and not self._loop.wait(linked, deadline):
+            raise self._unknown("there was no link to the server in time")
         self._live = self._loop.live
         self._sid = self._loop.subscribe(f"{self._prefix}.>", None, self._inbox)
 
@@ -307,26 +329,26 @@ class FastBatch:
         """Sends one message of the batch, whose reply subject says its place."""
         if self._loop.live is not self._live:
             raise self._unknown("the link was lost")
-        if operation != 4:
-            self._sent += 1
+        # A ping repeats the highest sequence.
+        sequence = self._sent + (operation != 4)
         ticket = self._tickets.open(subject)
         self._tickets.drop(ticket)
         outbox = self._loop.outbox
+        reply = f"{self._pattern}.{sequence}.{operation}.$FI"
         while True:
-            asked = outbox.publish(
-                subject,
-                data,
-                f"{self._pattern}.{self._sent}.{operation}.$FI",
-                headers,
-                operation != 1,
-                ticket,
-            )
+            try:
+                asked = outbox.publish(
+                    subject, data, reply, headers, operation != 1, ticket
+                )
+            except errors.DisconnectedError as error:
+                raise self._unknown(str(error)) from error
             if asked != 2:
                 break
             room = outbox.await_room()
             self._loop.wake()
             if not self._loop.wait(room, deadline):
                 raise self._unknown("the link took no more messages")
+        self._sent = sequence
         if asked:
             self._loop.alert()
 
@@ -358,39 +380,42 @@ class FastBatch:
             if not self._loop.wait(self._inbox, deadline):
                 raise self._unknown(late)
             msg = self._inbox.take()
-        if msg.status == 503 and not msg.data:
-            self._final = NoStreamResponseError(self._subject)
-            return
         try:
-            control: Any = json.loads(msg.data)
-        except ValueError:
-            control = {}
-        kind = control.get("type")
-        if kind == "ack":
-            self._acked = max(self._acked, int(control.get("seq") or 0))
-            self._interval = int(control.get("msgs") or 1)
-        elif kind == "gap":
-            self._note(
-                FastBatchError(
-                    code=400,
-                    description=f"messages {control.get('last_seq')} to "
-                    f"{control.get('seq', 0) - 1} were lost",
-                    doing=f"publish batch {self.id}",
-                )
-            )
-        elif kind == "err":
-            self._note(api_error(control["error"], doing=f"publish batch {self.id}"))
-        else:
-            self._finish(msg)
+            self._read_control(msg)
+        except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+            raise self._unknown(f"the server said {msg.data[:200]!r}") from None
 
-    def _finish(self, msg: Any) -> None:
+    def _read_control(self, msg: Msg) -> None:
+        """A control message is JSON with a type; without one it is the last."""
+        control: Any = json.loads(msg.data) if msg.data else {}
+        match control.get("type"):
+            case "ack":
+                self._acked = max(self._acked, int(control.get("seq", 0)))
+                self._interval = max(1, int(control["msgs"]))
+            case "gap":
+                last = control["seq"] - 1
+                self._note(400, f"messages {control['last_seq']} to {last} were lost")
+            case "err":
+                doing = f"publish batch {self.id}"
+                self.errors.append(api_error(control["error"], doing=doing))
+            case None:
+                self._finish(msg)
+
+    def _finish(self, msg: Msg) -> None:
         try:
             self._final = read_ack(msg, self._subject)
+        except NoStreamResponseError as error:
+            if self._acked:
+                raise self._unknown(str(error)) from error
+            self._final = error
         except errors.Error as error:
             self._final = error
 
-    def _note(self, error: errors.Error) -> None:
-        self.errors.append(error)
+    def _note(self, code: int, description: str) -> None:
+        doing = f"publish batch {self.id}"
+        self.errors.append(
+            FastBatchError(code=code, description=description, doing=doing)
+        )
 
     def _raise_final_error(self) -> None:
         """A batch that the server ended early takes no more messages."""
@@ -410,7 +435,10 @@ class FastBatch:
         raise error
 
     def _unknown(self, reason: str) -> errors.Error:
+        """The end of a batch of which nobody knows how much is stored."""
         self.discard()
+        if self._sent == 0:
+            return errors.DisconnectedError(f"batch {self.id} was not begun: {reason}")
         return PublishOutcomeUnknownError(
             self._subject,
             f"batch {self.id}: {reason}; {self._acked} of {self._sent} are acked",

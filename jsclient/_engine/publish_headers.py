@@ -46,6 +46,8 @@ def with_options(
     """
     fields: list[tuple[str, str]] = []
     for name, value in options.items():
+        if name not in _SPELLINGS:
+            raise TypeError(f"a publish has no option {name!r}")
         if value is not None:
             key, spell = _SPELLINGS[name]
             fields.append((key, spell(value, name)))
@@ -72,7 +74,9 @@ def with_options(
     return [*merged, *fields]
 
 
-def lasting_headers(headers: HeadersLike | None) -> HeadersLike | None:
+def lasting_headers(
+    headers: HeadersLike | None,
+) -> list[tuple[str, str | Sequence[str]]] | None:
     """Headers that can be sent more than once, whatever the caller does with his."""
     if headers is None:
         return None
@@ -83,13 +87,19 @@ def lasting_headers(headers: HeadersLike | None) -> HeadersLike | None:
     ]
 
 
-def lasting_data(data: Buffer) -> Buffer:
+def lasting_data(data: Buffer) -> bytes:
     """A payload that does not change when the caller's buffer does."""
-    if isinstance(data, bytearray):
-        return bytes(data)
-    if isinstance(data, memoryview) and data.contiguous:
-        return data.tobytes()
-    return data
+    if isinstance(data, bytes):
+        return data
+    try:
+        view = memoryview(data)
+    except TypeError:
+        raise TypeError(
+            f"data must be bytes or another buffer, not {type(data).__name__}"
+        ) from None
+    if not view.c_contiguous:
+        raise TypeError("data must be a contiguous buffer")
+    return view.tobytes()
 
 
 def can_be_repeated(options: PublishOptions) -> bool:

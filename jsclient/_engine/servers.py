@@ -121,8 +121,7 @@ def parse_servers(
         urls = [_text(item).strip() for item in servers]
     else:
         raise TypeError(
-            "servers must be a str or a sequence of them, "
-            f"not {type(servers).__name__}"
+            f"servers must be a str or a sequence of them, not {type(servers).__name__}"
         )
     if not urls:
         raise InvalidArgumentError("no server is given")
