@@ -17,6 +17,7 @@ import pytest
 
 from jsclient import server
 from tests import certificates
+from tests.operators import Operator
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -48,14 +49,18 @@ def extras() -> set[str]:
 def test_the_tour_runs_from_top_to_bottom_and_prints_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    certs = certificates.write(tmp_path)
-    monkeypatch.chdir(tmp_path)  # where the tour finds its ca.pem
+    # Where the tour finds its files.
+    monkeypatch.chdir(tmp_path)
+    certs, operator = certificates.write(tmp_path), Operator()
+    credentials = tmp_path / "app.creds"
+    credentials.write_text(operator.creds())
+    credentials.chmod(0o600)
     tls = {"cert_file": certs.server.cert_file, "key_file": certs.server.key_file}
     code = "\n".join(blocks("README.md", "python"))
     said = io.StringIO()
     with (
         server.run(users={"app": "secret"}, config="no_auth_user: app") as plain,
-        server.run(tls=tls) as secure,
+        server.run(tls=tls, config=operator.config) as secure,
         redirect_stdout(said),
     ):
         monkeypatch.setenv("NATS_URL", plain.url)
