@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,6 +13,15 @@ from tests.harness.leaks import LeakMeter
 
 def _counter(name: str) -> Callable[[], int]:
     return lambda: live_objects()[name]
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _small_collections() -> Iterator[None]:
+    """The meter collects several times per test: what is there now need not be seen."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
