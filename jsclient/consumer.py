@@ -7,7 +7,7 @@ from datetime import datetime
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from ._api import Api, Listing, Needs
+from ._api import Api, Listing, Needs, level_header
 from ._core import Msg
 from ._engine.arguments import Seconds, integer, seconds, unique_name
 from ._engine.pull import Policy
@@ -204,6 +204,7 @@ class Consumer:
         idle_heartbeat: Seconds | None = None,
         stop_after: int | None = None,
         on_missing: Literal["raise", "wait"] = "raise",
+        is_fragile: bool = False,
         **pull: Unpack[PullOptions],
     ) -> Messages:
         """An endless iteration that keeps messages at hand and asks for more in time.
@@ -218,6 +219,7 @@ class Consumer:
             stop_after: end after so many messages.
             on_missing: what to do when the consumer is gone for certain: raise, or wait
                 until there is one again.
+            is_fragile: let trouble that is otherwise overcome end it with its error.
         """
         if on_missing not in ("raise", "wait"):
             raise InvalidArgumentError(
@@ -233,7 +235,7 @@ class Consumer:
             idle_heartbeat=idle_heartbeat,
             stop_after=stop_after,
             doing=f"consume from {self!r}",
-        )
+        )._replace(is_fragile=is_fragile)
         pulling = self._pulling(policy, pull, is_missing_fatal=on_missing == "raise")
         return Messages(self._api.loop, pulling, self)
 
@@ -398,7 +400,8 @@ def _send(
     timeout: Seconds | None,
 ) -> ConsumerInfo:
     config.validate()
-    api.refuse_too_new(config.needs())
+    needs = config.needs()
+    api.refuse_too_new(needs)
     name = config.name or config.durable_name or unique_name()[:8]
     wire = {**config.to_api(), "name": name}
     subject = f"CONSUMER.CREATE.{stream}.{name}"
@@ -412,7 +415,14 @@ def _send(
     verb = {"create": "create", "update": "update"}.get(action, "create or update")
     doing = f"{verb} consumer {name!r} of stream {stream!r}"
     # The name is fixed here: a second try finds what the first one made.
-    answer = api.call(subject, body, doing=doing, timeout=timeout, is_safe=True)
+    answer = api.call(
+        subject,
+        body,
+        doing=doing,
+        timeout=timeout,
+        is_safe=True,
+        headers=level_header(needs),
+    )
     info = info_of(answer, doing)
     if config.filter_subjects and not info.config.filter_subjects:
         # Servers before 2.10 drop the field silently: this consumer gets everything.

@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
-from typing import overload
+from typing import Protocol, overload
 
 from . import errors, events
 from ._core import Courier, Gate, MessageIterator, Msg
@@ -192,13 +192,23 @@ class ProgressReports:
             self._loop.machines.remove(self)
 
 
+class MessageSource(Protocol):
+    """What a consume reads: the iteration of a consumer, ordered or not."""
+
+    def __iter__(self) -> Iterator[Msg]: ...
+
+    def stop(self) -> None: ...
+
+    def drain(self, timeout: Seconds | None = 5.0) -> None: ...
+
+
 class ConsumeHandle:
     """A callback that runs for each message, on one thread or several."""
 
     def __init__(
         self,
         loop: Loop,
-        messages: Messages,
+        messages: MessageSource,
         callback: Callable[[Msg], object],
         *,
         workers: int,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import consumer as consumers_api
-from ._api import Api, Listing
+from ._api import Api, Listing, level_header
 from ._core import check_filter
 from ._engine import reading
 from ._engine.arguments import Seconds, integer
@@ -20,6 +20,9 @@ from .info import ConsumerInfo, StreamInfo
 from .jetstream_errors import StreamNotFoundError
 from .reading import get_message, get_messages
 from .stored import StoredMessage
+
+if TYPE_CHECKING:
+    from .ordered import OrderedConsumer
 
 
 class Stream:
@@ -229,6 +232,38 @@ class Stream:
         """The names of every consumer."""
         return consumers_api.names(self._api, self.name, timeout=timeout)
 
+    def ordered_consumer(
+        self,
+        filter_subjects: Sequence[str] | str | None = None,
+        *,
+        max_resets: int | None = None,
+        inactive_threshold: Seconds = 300.0,
+        name_prefix: str | None = None,
+        **fields: Any,
+    ) -> OrderedConsumer:
+        """Reads the stream in order, without gaps or repeats, whatever happens.
+
+        Args:
+            filter_subjects: a subject or several; all by default.
+            max_resets: how often it may begin anew before it gives up; None: always.
+            fields: of a ConsumerConfig: deliver_policy, opt_start_seq, opt_start_time,
+                headers_only, replay_policy, metadata.
+        """
+        from .ordered import OrderedConsumer  # it stands on this module's consumers
+
+        if isinstance(filter_subjects, str):
+            fields["filter_subject"] = filter_subjects
+        elif filter_subjects is not None:
+            fields["filter_subjects"] = list(filter_subjects)
+        return OrderedConsumer(
+            self._api,
+            self.name,
+            max_resets=max_resets,
+            inactive_threshold=inactive_threshold,
+            name_prefix=name_prefix,
+            **fields,
+        )
+
     def _consumer(self, info: ConsumerInfo) -> Consumer:
         return Consumer(self._api, info)
 
@@ -368,13 +403,19 @@ def _send(
     timeout: Seconds | None,
 ) -> StreamInfo:
     config.validate()
-    api.refuse_too_new(config.needs())
+    needs = config.needs()
+    api.refuse_too_new(needs)
     body = config.to_api()
     if pedantic:
         body["pedantic"] = True
     doing = f"{verb.lower()} stream {config.name!r}"
     answer = api.call(
-        f"STREAM.{verb}.{config.name}", body, doing=doing, timeout=timeout, is_safe=True
+        f"STREAM.{verb}.{config.name}",
+        body,
+        doing=doing,
+        timeout=timeout,
+        is_safe=True,
+        headers=level_header(needs),
     )
     return info_of(answer, doing)
 

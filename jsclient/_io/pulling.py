@@ -331,6 +331,9 @@ class Pulling:
                 self._lanes.drop(lane)
             self._parted.clear()
         self.inbox.threshold = -1
+        # No cycles: what it held for the user goes when the user lets go of it.
+        self.inbox.on_due = None
+        self._look_up = None
         self.inbox.end(self._machine.error)
         self.over.open()
 
