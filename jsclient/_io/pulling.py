@@ -97,13 +97,12 @@ class Lanes:
         """The connection is closed, and its subscriptions are gone."""
         self.unlinked(0.0)
 
-    def close(self) -> None:
-        """Gives the subscriptions back; for a consumer that nobody holds any more."""
+    def orphan(self) -> None:
+        """Nobody holds the consumer any more. Called by a finalizer: takes no lock."""
         if self in self._loop.watchers:
             self._loop.watchers.remove(self)
-        for lane in self._free:
-            self._loop.unsubscribe(lane.sid)
-        self._free.clear()
+        while self._free:
+            self._loop.orphaned(self._free.pop().sid)
 
 
 class Pulling:
