@@ -11,6 +11,7 @@ from . import errors
 from ._core import Gate, Msg, check_subject
 from ._engine.arguments import HeadersLike, Seconds, seconds
 from ._engine.reading import integer
+from ._engine.releases import api_level
 from ._io.exchange import UnansweredError, UnsentError, exchange
 from ._io.loop import Loop
 from .jetstream_errors import (
@@ -26,6 +27,7 @@ Json = dict[str, Any]
 Needs = list[tuple[str, tuple[int, int, int]]]
 _T = TypeVar("_T")
 
+DEFAULT_PREFIX = "$JS.API."
 # Pauses between two tries while JetStream has no leader: an election is short.
 FIRST_PAUSE = 0.05
 LAST_PAUSE = 0.5
@@ -129,7 +131,12 @@ class Api:
         return answer
 
     def refuse_too_new(self, needs: Needs) -> None:
-        """Raises for the first thing that the connected server is too old for."""
+        """Raises for the first thing that the connected server is too old for.
+
+        Behind a domain or a prefix another server answers, whose release is not known.
+        """
+        if self.prefix != DEFAULT_PREFIX:
+            return
         info = self.loop.info
         for feature, version in needs:
             if info.version_tuple < version:
@@ -198,12 +205,18 @@ def api_prefix(domain: str | None, prefix: str | None) -> str:
             )
         return f"$JS.{domain}.API."
     if prefix is None:
-        return "$JS.API."
+        return DEFAULT_PREFIX
     prefix = prefix.removesuffix(".") if isinstance(prefix, str) else prefix
     check_subject(prefix, "prefix")
     if "*" in prefix or ">" in prefix:
         raise errors.InvalidArgumentError(f"prefix must not have wildcards: {prefix!r}")
     return prefix + "."
+
+
+def level_header(needs: Needs) -> HeadersLike | None:
+    """What makes an older server refuse the request instead of doing a part of it."""
+    level = api_level(needs)
+    return {"Nats-Required-Api-Level": str(level)} if level else None
 
 
 def _is_brief(error: ApiError, loop: Loop) -> bool:

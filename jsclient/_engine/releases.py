@@ -7,7 +7,7 @@ Fields that 2.9.0 knows are not in it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 Version = tuple[int, int, int]
@@ -46,6 +46,13 @@ _SINCE: dict[str, dict[str, Version]] = {
     },
 }
 
+# The first release of each level of the API.
+_LEVELS: tuple[tuple[Version, int], ...] = (
+    ((2, 14, 0), 4),
+    ((2, 12, 0), 2),
+    ((2, 11, 0), 1),
+)
+
 # Values that ask for nothing: a server that does not know the field does just that.
 _IDLE = ("none", "default")
 
@@ -55,6 +62,12 @@ def needs(kind: str, wire: Mapping[str, Any]) -> list[tuple[str, Version]]:
     found: dict[str, Version] = {}
     _collect(_SINCE[kind], "", wire, found)
     return list(found.items())
+
+
+def api_level(wanted: Iterable[tuple[str, Version]]) -> int:
+    """The level of the API that a server needs to know all of these; 0 is any."""
+    newest = max((release for _, release in wanted), default=(0, 0, 0))
+    return next((level for release, level in _LEVELS if newest >= release), 0)
 
 
 def _collect(

@@ -184,6 +184,25 @@ def test_a_refusal_says_what_was_being_done_and_why(js: JetStream) -> None:
         js.delete_stream("NONE")
 
 
+def test_new_fields_demand_the_api_level_that_knows_them(
+    js: JetStream, jetstream_server: Server
+) -> None:
+    with jsclient.connect(jetstream_server.url) as spy:
+        seen = spy.subscribe("$JS.API.*.CREATE.>")
+        spy.flush()
+        js.create_stream(name="S", storage="memory", metadata={"old": "enough"})
+        js.create_stream(name="T", storage="memory", allow_msg_ttl=True)
+        js.create_stream(name="U", storage="memory", allow_batched=True)
+        js.create_consumer(
+            "S", name="C", priority_groups=["g"], priority_policy="prioritized"
+        )
+        levels = []
+        for _ in range(4):
+            headers = seen.next(5).headers
+            levels.append(headers and headers.get("Nats-Required-Api-Level"))
+        assert levels == [None, "1", "4", "2"]
+
+
 def test_an_api_level_that_the_server_does_not_have_is_refused(js: JetStream) -> None:
     with pytest.raises(failures.RequiredApiLevelError) as caught:
         js._api.call(

@@ -570,6 +570,18 @@ def test_a_field_that_is_too_new_for_the_server_is_not_sent(
     assert ".UPDATE." not in "".join(asked.subjects)
 
 
+def test_behind_a_prefix_the_server_that_answers_decides() -> None:
+    asked = Asked(lambda request: [request.error(412, 10185, "required api level")])
+    with (
+        ScriptedServer([handshake({"version": "2.10.26"}), answering(asked)]) as server,
+        connected(server.url) as nc,
+    ):
+        js = nc.jetstream(domain="hub")
+        with pytest.raises(failures.RequiredApiLevelError):
+            js.create_stream(name="S", allow_atomic=True)
+    assert b"Nats-Required-Api-Level: 2\r\n" in asked.requests[0].headers
+
+
 def test_requests_that_are_too_new_for_the_server_are_not_sent() -> None:
     asked = Asked(always({**DIRECT, **CONSUMER, "config": {"name": "S"}}))
     with jetstream(asked, info={"version": "2.10.26"}) as js:
