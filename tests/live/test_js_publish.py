@@ -1,0 +1,400 @@
+"""Publishing to streams one at a time: acks, options, and what streams refuse."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+import jsclient
+from jsclient import errors
+from jsclient import jetstream_errors as failures
+from jsclient.jetstream import JetStream
+from jsclient.server import Server
+from jsclient.stream import Stream
+from tests.live.support import until
+
+pytestmark = pytest.mark.live
+
+
+def stream(js: JetStream, **fields: Any) -> Stream:
+    """A stream in memory on `a.>`."""
+    made: dict[str, Any] = {"name": "S", "subjects": ["a.>"], "storage": "memory"}
+    return js.create_stream(**{**made, **fields})
+
+
+def stored(made: Stream) -> int:
+    """How many messages the stream has."""
+    return made.info().state.messages
+
+
+# Acks ---------------------------------------------------------------------------------
+
+
+def test_an_ack_says_where_the_message_is(js: JetStream) -> None:
+    made = stream(js)
+    ack = js.publish("a.b", b"data", headers={"K": "v"})
+    assert (ack.stream, ack.seq, ack.duplicate) == ("S", 1, False)
+    assert (ack.domain, ack.value, ack.batch, ack.count) == (None, None, None, 0)
+    msg = made.get_msg(ack.seq)
+    assert (msg.subject, msg.data) == ("a.b", b"data")
+    assert msg.headers is not None
+    assert msg.headers["K"] == "v"
+    assert [js.publish("a.b").seq for _ in range(3)] == [2, 3, 4]
+
+
+def test_an_ack_of_a_domain_names_it() -> None:
+    with (
+        jsclient.server.run(jetstream={"domain": "hub"}) as server,
+        jsclient.connect(server.url) as nc,
+    ):
+        js = nc.jetstream()
+        stream(js)
+        assert js.publish("a.b").domain == "hub"
+        assert js.publish_async("a.b").result(5).domain == "hub"
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"x" * 200_000, bytearray(b"b"), memoryview(b"m")]
+)
+def test_payloads_of_any_size_and_type_are_stored(
+    js: JetStream, data: bytes | bytearray | memoryview
+) -> None:
+    made = stream(js)
+    assert made.get_msg(js.publish("a.b", data).seq).data == bytes(data)
+
+
+def test_a_message_with_a_known_id_is_not_stored_again(js: JetStream) -> None:
+    made = stream(js)
+    first = js.publish("a.b", b"1", msg_id="one")
+    js.publish("a.b", b"2", msg_id="two")
+    again = js.publish("a.b", b"3", msg_id="one")
+    assert (first.duplicate, again.duplicate, again.seq) == (False, True, first.seq)
+    assert stored(made) == 2
+
+
+def test_the_header_of_the_id_counts_in_its_own_case_only(js: JetStream) -> None:
+    made = stream(js)
+    for _ in range(2):
+        js.publish("a.b", headers={"nats-msg-id": "one"})
+    assert stored(made) == 2
+    for _ in range(2):
+        js.publish("a.b", headers={"Nats-Msg-Id": "one"})
+    assert stored(made) == 3
+
+
+# Nobody answers -----------------------------------------------------------------------
+
+
+def test_a_subject_without_a_stream_is_tried_three_times(js: JetStream) -> None:
+    before = js._connection.stats().out_msgs
+    with pytest.raises(failures.NoStreamResponseError) as caught:
+        js.publish("nobody.here", b"x", retry_wait=0.02)
+    assert js._connection.stats().out_msgs - before == 3
+    assert isinstance(caught.value, errors.NoRespondersError)
+    assert caught.value.subject == "nobody.here"
+
+
+def test_retries_can_be_forbidden_or_last_until_the_deadline(js: JetStream) -> None:
+    before = js._connection.stats().out_msgs
+    with pytest.raises(failures.NoStreamResponseError):
+        js.publish("nobody.here", retries=0)
+    assert js._connection.stats().out_msgs - before == 1
+    with pytest.raises(failures.NoStreamResponseError):
+        js.publish("nobody.here", retries=-1, retry_wait=0.01, timeout=0.2)
+    assert js._connection.stats().out_msgs - before > 5
+
+
+def test_a_stream_that_comes_between_two_tries_gets_the_message(
+    js: JetStream, jetstream_server: Server
+) -> None:
+    future = js.publish_async("a.late", b"async")
+    with jsclient.connect(jetstream_server.url) as other:
+        stream(other.jetstream())
+    ack = js.publish("a.late", b"sync", retries=-1)
+    assert {ack.seq, future.result(5).seq} == {1, 2}
+
+
+def test_a_stream_without_acks_leaves_the_outcome_unknown(js: JetStream) -> None:
+    made = stream(js, no_ack=True)
+    with pytest.raises(failures.PublishTimeoutError) as caught:
+        js.publish("a.b", b"x", timeout=0.3, msg_id="me")
+    assert isinstance(caught.value, failures.PublishOutcomeUnknownError)
+    assert isinstance(caught.value, TimeoutError)
+    assert (caught.value.subject, caught.value.msg_id) == ("a.b", "me")
+    until(lambda: stored(made) == 1, "it is stored")
+
+
+# Expectations -------------------------------------------------------------------------
+
+
+def test_the_stream_must_be_the_expected_one(js: JetStream) -> None:
+    made = stream(js)
+    assert js.publish("a.b", expected_stream="S").seq == 1
+    with pytest.raises(failures.ExpectedStreamError):
+        js.publish("a.b", expected_stream="T")
+    assert stored(made) == 1
+
+
+def test_the_last_sequence_must_be_the_expected_one(js: JetStream) -> None:
+    made = stream(js)
+    js.publish("a.b", expected_last_seq=0)
+    js.publish("a.c", expected_last_seq=1)
+    with pytest.raises(failures.WrongLastSequenceError) as caught:
+        js.publish("a.b", expected_last_seq=1)
+    assert (caught.value.expected, caught.value.err_code) == (2, 10071)
+    assert stored(made) == 2
+
+
+def test_the_last_sequence_of_the_subject_must_be_the_expected_one(
+    js: JetStream,
+) -> None:
+    made = stream(js)
+    js.publish("a.b", expected_last_subject_seq=0)
+    js.publish("a.c", expected_last_subject_seq=0)
+    with pytest.raises(failures.WrongLastSequenceError):
+        js.publish("a.b", expected_last_subject_seq=0)
+    js.publish("a.b", expected_last_subject_seq=1)
+    assert stored(made) == 3
+
+
+def test_an_expectation_can_be_about_other_subjects(js: JetStream) -> None:
+    made = stream(js)
+    js.publish("a.x.1")
+    js.publish("a.x.2")
+    about: dict[str, Any] = {"expected_last_subject": "a.x.*"}
+    js.publish("a.y", expected_last_subject_seq=2, **about)
+    with pytest.raises(failures.WrongLastSequenceError):
+        js.publish("a.y", expected_last_subject_seq=1, **about)
+    with pytest.raises(errors.InvalidArgumentError):
+        js.publish("a.y", **about)
+    alone = {"Nats-Expected-Last-Subject-Sequence-Subject": "a.x.*"}
+    with pytest.raises(failures.BadRequestError) as caught:
+        js.publish("a.y", headers=alone)
+    assert caught.value.err_code == 10193
+    assert stored(made) == 3
+
+
+def test_the_last_id_must_be_the_expected_one(js: JetStream) -> None:
+    made = stream(js)
+    js.publish("a.b", msg_id="one")
+    js.publish("a.b", msg_id="two", expected_last_msg_id="one")
+    with pytest.raises(failures.WrongLastMsgIdError):
+        js.publish("a.b", expected_last_msg_id="one")
+    assert stored(made) == 2
+
+
+# Limits -------------------------------------------------------------------------------
+
+
+def test_a_full_stream_refuses_at_once_and_says_which_limit(js: JetStream) -> None:
+    made = stream(js, discard="new", max_msgs=1)
+    js.publish("a.b")
+    before = js._connection.stats().out_msgs
+    with pytest.raises(failures.LimitReachedError, match="maximum messages") as caught:
+        js.publish("a.b")
+    assert js._connection.stats().out_msgs - before == 1, "a full stream is no 503"
+    assert (caught.value.code, caught.value.err_code) == (503, 10077)
+    with pytest.raises(failures.LimitReachedError):
+        js.publish_async("a.b").result(5)
+    (error,) = js.publish_all([("a.b", b"")], on_error="return")
+    assert isinstance(error, failures.LimitReachedError)
+    assert stored(made) == 1
+
+
+def test_what_is_too_large_is_refused(js: JetStream) -> None:
+    made = stream(js, max_msg_size=100)
+    with pytest.raises(failures.MessageTooLargeError):
+        js.publish("a.b", b"x" * 101)
+    with pytest.raises(errors.MaxPayloadError):
+        js.publish("a.b", b"x" * (1 << 21))
+    assert stored(made) == 0
+
+
+def test_a_sealed_stream_takes_nothing(js: JetStream) -> None:
+    made = stream(js)
+    made.update(sealed=True)
+    with pytest.raises(failures.StreamSealedError):
+        js.publish("a.b")
+
+
+# Time to live, rollups, counters, schedules -------------------------------------------
+
+
+@pytest.mark.parametrize("ttl", ["0", "500ms", "abc"])
+def test_a_time_to_live_that_the_server_cannot_use_is_refused(
+    js: JetStream, ttl: str
+) -> None:
+    stream(js, allow_msg_ttl=True)
+    with pytest.raises(failures.InvalidMessageTTLError):
+        js.publish("a.b", headers={"Nats-TTL": ttl})
+
+
+def test_a_message_lives_as_long_as_it_says(js: JetStream) -> None:
+    made = stream(js, allow_msg_ttl=True)
+    short, long_, ever = (
+        js.publish("a.b", ttl=ttl).seq for ttl in (1, timedelta(hours=1), "never")
+    )
+    told = [made.get_msg(seq).headers for seq in (short, long_, ever)]
+    assert [h is not None and h["Nats-TTL"] for h in told] == ["1", "3600", "never"]
+    until(lambda: stored(made) == 2, "the first one is forgotten")
+    assert made.info().state.first_seq == long_
+
+
+def test_a_time_to_live_needs_a_stream_that_allows_it(js: JetStream) -> None:
+    stream(js)
+    with pytest.raises(failures.MessageTTLDisabledError):
+        js.publish("a.b", ttl=5)
+
+
+def test_a_rollup_replaces_older_messages(js: JetStream) -> None:
+    made = stream(js, allow_rollup_hdrs=True, allow_direct=True)
+    for subject in ("a.b", "a.b", "a.c"):
+        js.publish(subject)
+    js.publish("a.b", b"sum", rollup="sub")
+    assert [msg.seq for msg in made.get_msgs()] == [3, 4]
+    js.publish("a.b", b"all", rollup="all")
+    assert [msg.seq for msg in made.get_msgs()] == [5]
+
+
+def test_a_rollup_needs_a_stream_that_allows_it(js: JetStream) -> None:
+    stream(js)
+    with pytest.raises(failures.RollupFailedError):
+        js.publish("a.b", rollup="sub")
+
+
+def test_a_counter_counts_without_end(js: JetStream) -> None:
+    made = stream(js, allow_msg_counter=True, allow_direct=True)
+    values = [js.publish("a.b", increment=by).value for by in (5, -2, 0)]
+    assert values == [5, 3, 3]
+    assert js.publish_async("a.b", increment=10**30).result(5).value == 10**30 + 3
+    assert js.publish("a.b", increment=-(10**30)).value == 3
+    assert made.get_msg(last_for="a.b").data == b'{"val":"3"}'
+
+
+def test_a_counter_refuses_what_does_not_count(js: JetStream) -> None:
+    made = stream(js, allow_msg_counter=True)
+    for code, data, fields in (
+        (10170, b"payload", {"increment": 1}),
+        (10169, b"", {}),
+        (10171, b"", {"increment": 1, "expected_last_seq": 0}),
+        (10171, b"", {"headers": {"Nats-Incr": "one"}}),
+    ):
+        options: dict[str, Any] = dict(fields)
+        with pytest.raises(failures.CounterError) as caught:
+            js.publish("a.b", data, **options)
+        assert caught.value.err_code == code
+    assert stored(made) == 0
+    js.create_stream(name="PLAIN", subjects=["plain"], storage="memory")
+    with pytest.raises(failures.CounterError) as caught:
+        js.publish("plain", increment=1)
+    assert caught.value.err_code == 10168
+
+
+def test_a_schedule_publishes_later(js: JetStream) -> None:
+    made = stream(js, allow_msg_schedules=True, allow_msg_ttl=True)
+    soon = datetime.now(timezone.utc) + timedelta(seconds=1)
+    js.publish(
+        "a.plan", b"later", schedule=soon, schedule_target="a.b", schedule_ttl=60
+    )
+
+    def came() -> bool:
+        try:
+            return made.get_msg(last_for="a.b").data == b"later"
+        except failures.MessageNotFoundError:
+            return False
+
+    until(came, "the message of the schedule")
+    headers = made.get_msg(last_for="a.b").headers
+    assert headers is not None
+    assert (headers["Nats-Scheduler"], headers["Nats-TTL"]) == ("a.plan", "60")
+
+
+def test_a_schedule_that_cannot_be_is_refused(js: JetStream) -> None:
+    stream(js)
+    with pytest.raises(failures.ScheduleError):
+        js.publish("a.p", schedule="@at 2100-01-01T00:00:00Z", schedule_target="a.b")
+    js.create_stream(
+        name="T", subjects=["t.>"], storage="memory", allow_msg_schedules=True
+    )
+    for fields in (
+        {"schedule": "soon", "schedule_target": "t.b"},
+        {"schedule": "@at 2100-01-01T00:00:00Z", "schedule_target": "elsewhere"},
+        {"schedule": "@at 2100-01-01T00:00:00Z"},
+    ):
+        options: dict[str, Any] = dict(fields)
+        with pytest.raises(failures.ScheduleError):
+            js.publish("t.p", **options)
+
+
+# Wrong calls --------------------------------------------------------------------------
+
+WRONG: list[tuple[dict[str, Any], type[Exception]]] = [
+    ({"subject": "a..b"}, ValueError),
+    ({"subject": "a b"}, ValueError),
+    ({"subject": ""}, ValueError),
+    ({"subject": b"a.b"}, TypeError),
+    ({"data": "text"}, TypeError),
+    ({"data": 5}, TypeError),
+    ({"data": memoryview(b"abcd")[::2]}, TypeError),
+    ({"headers": {"K": 5}}, TypeError),
+    ({"headers": {"K\r\n": "v"}}, ValueError),
+    ({"headers": 5}, TypeError),
+    ({"timeout": "5"}, TypeError),
+    ({"timeout": -1}, ValueError),
+    ({"msg_id": 5}, TypeError),
+    ({"msg_id": ""}, ValueError),
+    ({"msg_id": "a\r\nb"}, ValueError),
+    ({"expected_last_seq": "5"}, TypeError),
+    ({"expected_last_seq": -1}, ValueError),
+    ({"ttl": 0}, ValueError),
+    ({"ttl": 1.5}, ValueError),
+    ({"rollup": "everything"}, ValueError),
+    ({"increment": 1.5}, TypeError),
+    ({"schedule": datetime(2030, 1, 1)}, ValueError),
+    ({"no_such_option": 1}, TypeError),
+    ({"no_such_option": None}, TypeError),
+    ({"headers": {"Nats-Msg-Id": "a"}, "msg_id": "b"}, ValueError),
+]
+
+
+@pytest.mark.parametrize(("given", "kind"), WRONG)
+@pytest.mark.parametrize("way", ["publish", "publish_async"])
+def test_a_wrong_call_raises_and_nothing_is_sent(
+    js: JetStream, way: str, given: dict[str, Any], kind: type[Exception]
+) -> None:
+    made = stream(js)
+    nc = js._connection
+    before = nc.stats().out_msgs
+    arguments: dict[str, Any] = {"subject": "a.b", "data": b"", **given}
+    subject, data = arguments.pop("subject"), arguments.pop("data")
+    with pytest.raises(kind):
+        getattr(js, way)(subject, data, **arguments)
+    assert nc.stats().out_msgs == before
+    assert js.pending_publishes == 0
+    assert len(nc._loop.request_inbox()) == 0
+    assert stored(made) == 0
+
+
+@pytest.mark.parametrize(
+    "given", [{"retries": "2"}, {"retries": True}, {"retries": -2}, {"retry_wait": "1"}]
+)
+def test_wrong_retries_raise_before_anything_is_sent(
+    js: JetStream, given: dict[str, Any]
+) -> None:
+    before = js._connection.stats().out_msgs
+    with pytest.raises((TypeError, ValueError)):
+        js.publish("a.b", **given)
+    assert js._connection.stats().out_msgs == before
+
+
+def test_finished_publishes_leave_nothing_behind(js: JetStream) -> None:
+    stream(js)
+    for _ in range(50):
+        js.publish("a.b")
+        with pytest.raises(failures.NoStreamResponseError):
+            js.publish("nobody.here", retries=0)
+    loop = js._connection._loop
+    assert len(loop.request_inbox()) == 0
+    assert loop.outbox.frames == 0
