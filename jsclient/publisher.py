@@ -527,7 +527,8 @@ def publish_all(
 ) -> Iterator[PubAck | errors.Error]:
     """Publishes the messages as a pipeline and yields their acks in order.
 
-    At most `window` messages are on their way. Each has `timeout` from its sending.
+    At most `window` messages are on their way. Each has `timeout` from its sending. An
+    iterator that ends before its messages do takes back what is not sent.
     """
     replies = loop.request_inbox()
     under_way: deque[tuple[Reply, float]] = deque()
@@ -550,8 +551,17 @@ def publish_all(
             replies.drop(reply)
             under_way.popleft()
 
+    source = iter(messages)
+    broken: Exception | None = None
     try:
-        for message in messages:
+        while True:
+            try:
+                message = next(source)
+            except StopIteration:
+                break
+            except Exception as error:  # noqa: BLE001 - it is raised in its turn
+                broken = error
+                break
             subject, data, headers = message if len(message) == 3 else (*message, None)
             while under_way and (len(under_way) >= window or under_way[0][0].ready):
                 yield first()
@@ -565,6 +575,8 @@ def publish_all(
                 reply.fail(error)
         while under_way:
             yield first()
+        if broken is not None:
+            raise broken
     finally:
         for reply, _ in under_way:
             loop.outbox.withdraw(reply)
