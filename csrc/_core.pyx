@@ -10,7 +10,16 @@ unless its docstring says that it waits. So what one method does is atomic: a me
 off the wire and delivered, or taken from an inbox and counted, or neither.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
+from cpython.buffer cimport (
+    PyBUF_FORMAT,
+    PyBUF_ND,
+    PyBUF_SIMPLE,
+    PyBUF_STRIDES,
+    PyBUF_WRITABLE,
+    PyBuffer_Release,
+    PyObject_CheckBuffer,
+    PyObject_GetBuffer,
+)
 from cpython.bytes cimport (
     PyBytes_AS_STRING,
     PyBytes_Check,
@@ -25,7 +34,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.errno cimport EBADF
 from libc.math cimport INFINITY
-from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
 cimport cython
@@ -1554,7 +1563,6 @@ cdef class Inbox(Route):
         return dropped
 
 
-@cython.final
 cdef class PullInbox(Inbox):
     """Messages of a pull conversation, and when it is time to ask for more.
 
@@ -1577,13 +1585,23 @@ cdef class PullInbox(Inbox):
         Inbox.__init__(self, owner)
         self.threshold = -1
 
-    cdef Msg pop(self):
-        cdef Msg msg = Inbox.pop(self)
-        if msg is not None and self.threshold >= 0:
+    cdef int accept(self, const Frame *frame) except -1:
+        """Keeps a message that came."""
+        self.put(make_msg(frame, None))
+        return 0
+
+    cdef void look_due(self) noexcept:
+        """Whether so little is left that more is due."""
+        if self.threshold >= 0:
             if self.counts_bytes:
                 self.is_due = self.owed_bytes + self.bytes <= self.threshold
             else:
                 self.is_due = self.owed + self.count <= self.threshold
+
+    cdef Msg pop(self):
+        cdef Msg msg = Inbox.pop(self)
+        if msg is not None:
+            self.look_due()
         return msg
 
     cdef void hear(self) noexcept:
@@ -1599,6 +1617,342 @@ cdef class PullInbox(Inbox):
         if self.is_due and self.on_due is not None:
             self.on_due()
         return 0
+
+
+@cython.final
+cdef class Block:
+    """Memory that grows by appending and is then lent, read-only, as a buffer of numbers."""
+
+    cdef char *at
+    cdef Py_ssize_t size
+    cdef Py_ssize_t capacity
+    cdef Py_ssize_t itemsize
+    cdef bytes format
+    cdef Py_ssize_t[1] shape
+    cdef Py_ssize_t[1] strides
+
+    def __cinit__(self, format, Py_ssize_t itemsize):
+        self.format = format.encode("ascii")
+        self.itemsize = itemsize
+
+    def __dealloc__(self):
+        PyMem_Free(self.at)
+
+    cdef int reserve(self, Py_ssize_t size) except -1:
+        """Makes room for that many bytes."""
+        cdef Py_ssize_t capacity
+        cdef char *bigger
+        if self.capacity - self.size < size:
+            capacity = max(2 * self.capacity, self.size + size, 256)
+            bigger = <char *>PyMem_Realloc(self.at, <size_t>capacity)
+            if bigger == NULL:
+                raise MemoryError
+            self.at = bigger
+            self.capacity = capacity
+        return 0
+
+    cdef void append(self, const void *data, Py_ssize_t size) noexcept:
+        """Adds bytes for which room was made."""
+        if size:
+            memcpy(self.at + self.size, data, <size_t>size)
+            self.size += size
+
+    def __len__(self):
+        return self.size // self.itemsize
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        if flags & PyBUF_WRITABLE:
+            raise BufferError("the columns of a batch are read-only")
+        self.shape[0] = self.size // self.itemsize
+        self.strides[0] = self.itemsize
+        buffer.buf = self.at if self.at != NULL else <char *>self.shape
+        buffer.obj = self
+        buffer.len = self.size
+        buffer.itemsize = self.itemsize
+        buffer.readonly = 1
+        buffer.ndim = 1
+        buffer.format = PyBytes_AS_STRING(self.format) if flags & PyBUF_FORMAT else NULL
+        buffer.shape = self.shape if flags & PyBUF_ND else NULL
+        buffer.strides = self.strides if flags & PyBUF_STRIDES == PyBUF_STRIDES else NULL
+        buffer.suboffsets = NULL
+        buffer.internal = NULL
+
+    def __releasebuffer__(self, Py_buffer *buffer):
+        pass
+
+
+cdef Block text_block():
+    return Block("B", 1)
+
+
+@cython.final
+cdef class Batch:
+    """Messages in columns: one buffer per field, without an object per message.
+
+    `data` holds all payloads, and payload i is `data[offsets[i]:offsets[i + 1]]`. The
+    numbers of the ack subjects are buffers too. `batch[i]` makes a Msg.
+    """
+
+    cdef Py_ssize_t count
+    cdef object owner
+    cdef Block payloads
+    cdef Block payload_ends
+    cdef Block heads                   # subjects, as UTF-8
+    cdef Block head_ends
+    cdef Block replies
+    cdef Block reply_ends
+    cdef Block blocks                  # header blocks
+    cdef Block block_ends
+    cdef Block seqs
+    cdef Block own_seqs
+    cdef Block times
+    cdef Block deliveries
+    cdef bint is_acked_
+
+    def __cinit__(self):
+        cdef int64_t zero = 0
+        cdef int32_t small_zero = 0
+        self.payloads = text_block()
+        self.payload_ends = Block("q", 8)
+        self.heads = text_block()
+        self.head_ends = Block("i", 4)
+        self.replies = text_block()
+        self.reply_ends = Block("i", 4)
+        self.blocks = text_block()
+        self.block_ends = Block("q", 8)
+        self.seqs = Block("Q", 8)
+        self.own_seqs = Block("Q", 8)
+        self.times = Block("q", 8)
+        self.deliveries = Block("Q", 8)
+        self.reserve(0, 0, 0, 0)
+        self.payload_ends.append(&zero, 8)
+        self.block_ends.append(&zero, 8)
+        self.head_ends.append(&small_zero, 4)
+        self.reply_ends.append(&small_zero, 4)
+
+    cdef int reserve(
+        self, Py_ssize_t data, Py_ssize_t subject, Py_ssize_t reply, Py_ssize_t header
+    ) except -1:
+        """Makes room for one message in every column, so that none is left behind."""
+        self.payloads.reserve(data)
+        self.heads.reserve(subject)
+        self.replies.reserve(reply)
+        self.blocks.reserve(header)
+        self.payload_ends.reserve(8)
+        self.block_ends.reserve(8)
+        self.head_ends.reserve(4)
+        self.reply_ends.reserve(4)
+        self.seqs.reserve(8)
+        self.own_seqs.reserve(8)
+        self.times.reserve(8)
+        self.deliveries.reserve(8)
+        return 0
+
+    cdef int append(self, const Frame *frame) except -1:
+        cdef AckSubject ack
+        cdef int64_t end
+        cdef int32_t small_end
+        if not read_ack_subject(frame.reply, frame.reply_size, &ack):
+            ack.stream_seq = ack.consumer_seq = ack.num_delivered = ack.timestamp_ns = 0
+        self.reserve(
+            frame.data_size, frame.subject_size, frame.reply_size, frame.header_size
+        )
+        self.payloads.append(frame.data, frame.data_size)
+        end = self.payloads.size
+        self.payload_ends.append(&end, 8)
+        self.heads.append(frame.subject, frame.subject_size)
+        small_end = <int32_t>self.heads.size
+        self.head_ends.append(&small_end, 4)
+        self.replies.append(frame.reply, frame.reply_size)
+        small_end = <int32_t>self.replies.size
+        self.reply_ends.append(&small_end, 4)
+        self.blocks.append(frame.header, frame.header_size)
+        end = self.blocks.size
+        self.block_ends.append(&end, 8)
+        self.seqs.append(&ack.stream_seq, 8)
+        self.own_seqs.append(&ack.consumer_seq, 8)
+        self.times.append(&ack.timestamp_ns, 8)
+        self.deliveries.append(&ack.num_delivered, 8)
+        self.count += 1
+        return 0
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, Py_ssize_t index):
+        cdef Frame frame
+        cdef Msg msg
+        cdef Py_ssize_t i = index + self.count if index < 0 else index
+        if not 0 <= i < self.count:
+            raise IndexError("batch index out of range")
+        frame.subject = self.heads.at + (<int32_t *>self.head_ends.at)[i]
+        frame.subject_size = (
+            (<int32_t *>self.head_ends.at)[i + 1] - (<int32_t *>self.head_ends.at)[i]
+        )
+        frame.reply = self.replies.at + (<int32_t *>self.reply_ends.at)[i]
+        frame.reply_size = (
+            (<int32_t *>self.reply_ends.at)[i + 1] - (<int32_t *>self.reply_ends.at)[i]
+        )
+        frame.header = self.blocks.at + (<int64_t *>self.block_ends.at)[i]
+        frame.header_size = (
+            (<int64_t *>self.block_ends.at)[i + 1] - (<int64_t *>self.block_ends.at)[i]
+        )
+        frame.data = self.payloads.at + (<int64_t *>self.payload_ends.at)[i]
+        frame.data_size = (
+            (<int64_t *>self.payload_ends.at)[i + 1] - (<int64_t *>self.payload_ends.at)[i]
+        )
+        frame.head = NULL
+        frame.body = NULL
+        msg = make_msg(&frame, None)
+        msg.owner = self.owner
+        return msg
+
+    @property
+    def data(self):
+        """All payloads, one after the other."""
+        return memoryview(self.payloads)
+
+    @property
+    def offsets(self):
+        """Where each payload starts in `data`, and where the last one ends."""
+        return memoryview(self.payload_ends)
+
+    @property
+    def sizes(self):
+        """The size of each payload, as a list."""
+        cdef int64_t *ends = <int64_t *>self.payload_ends.at
+        return [ends[i + 1] - ends[i] for i in range(self.count)]
+
+    @property
+    def subjects(self):
+        """The subject of each message, as a list."""
+        cdef int32_t *ends = <int32_t *>self.head_ends.at
+        return [
+            recurring_text(self.heads.at + ends[i], ends[i + 1] - ends[i])
+            for i in range(self.count)
+        ]
+
+    @property
+    def stream_seqs(self):
+        """The sequence of each message in the stream."""
+        return memoryview(self.seqs)
+
+    @property
+    def consumer_seqs(self):
+        """The number of each delivery of the consumer."""
+        return memoryview(self.own_seqs)
+
+    @property
+    def timestamps_ns(self):
+        """When the stream stored each message, in nanoseconds since 1970, UTC."""
+        return memoryview(self.times)
+
+    @property
+    def num_delivered(self):
+        """How often each message was delivered, this time included."""
+        return memoryview(self.deliveries)
+
+    @property
+    def header_data(self):
+        """All header blocks as they came, one after the other."""
+        return memoryview(self.blocks)
+
+    @property
+    def header_offsets(self):
+        """Where each header block starts in `header_data`; equal ends mean no headers."""
+        return memoryview(self.block_ends)
+
+    @property
+    def subject_data(self):
+        """All subjects, as UTF-8, one after the other."""
+        return memoryview(self.heads)
+
+    @property
+    def subject_offsets(self):
+        """Where each subject starts in `subject_data`."""
+        return memoryview(self.head_ends)
+
+    def ack(self):
+        """Acknowledges every message, in one write. A second call does nothing."""
+        cdef Py_ssize_t i
+        cdef Courier courier
+        if self.is_acked_ or self.count == 0:
+            return
+        if not isinstance(self.owner, Courier):
+            raise InvalidArgumentError("the batch belongs to no connection")
+        courier = <Courier>self.owner
+        self.is_acked_ = True
+        if courier.is_ack_none:
+            return
+        for i in range(self.count):
+            self[i].ack()
+        courier.outbox.push()
+
+    @property
+    def is_acked(self):
+        """Whether `ack` was called."""
+        return self.is_acked_
+
+    def to_arrow(self):
+        """The batch as a `pyarrow.RecordBatch`, without copying; needs pyarrow."""
+        from jsclient.arrow import record_batch
+        return record_batch(self)
+
+    def __repr__(self):
+        return f"<Batch of {self.count} messages>"
+
+    def __reduce__(self):
+        raise TypeError("a Batch cannot be pickled: use to_arrow(), or pickle its messages")
+
+
+@cython.final
+cdef class BatchInbox(PullInbox):
+    """A pull inbox that keeps messages in columns."""
+
+    cdef Batch filling
+
+    def __init__(self, owner):
+        PullInbox.__init__(self, owner)
+        self.filling = Batch()
+
+    def __dealloc__(self):
+        self.count = 0       # the ring of the base class holds none of them
+
+    cdef int accept(self, const Frame *frame) except -1:
+        self.filling.append(frame)
+        self.count += 1
+        self.bytes += frame_size(frame)
+        return 0
+
+    cdef Msg pop(self):
+        return None
+
+    def take_batch(self):
+        """Everything that came since the last call, or None."""
+        cdef Batch batch = self.filling
+        if self.count == 0:
+            return None
+        self.filling = Batch()
+        batch.owner = self.owner
+        self.taken += <uint64_t>self.count
+        self.count = 0
+        self.bytes = 0
+        self.look_due()
+        if self.emptied is not None:
+            self.ran_empty()
+        return batch
+
+    def clear(self):
+        """Drops what is held, and returns how many messages that were."""
+        cdef Py_ssize_t dropped = self.count
+        self.filling = Batch()
+        self.count = 0
+        self.bytes = 0
+        return dropped
+
+    def refill(self):
+        """Asks for more if that is due."""
+        self.prepare()
 
 
 @cython.final
@@ -1691,14 +2045,13 @@ cdef class Lane(Route):
 
     cdef int deliver_message(self, const Frame *frame, Parser parser) except -1:
         cdef PullInbox inbox = self.inbox
-        cdef Msg msg = make_msg(frame, None)
         cdef int64_t charge = frame_size(frame)
         cdef Span pin
         if self.is_pinned:
             charge -= pin_overhead(frame.header, frame.header_size, &pin)
             if pin.size:
                 self.pin = decode_text(pin.at, pin.size)
-        inbox.put(msg)
+        inbox.accept(frame)
         inbox.arrived += 1
         inbox.hear()
         if self.is_open:

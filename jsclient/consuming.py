@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Protocol, overload
 
 from . import errors, events
-from ._core import Courier, Gate, MessageIterator, Msg
+from ._core import Batch, BatchInbox, Courier, Gate, MessageIterator, Msg
 from ._engine.arguments import Seconds, seconds
 from ._io.loop import Loop
 from ._io.pulling import Pulling
@@ -48,6 +48,25 @@ class FetchResult(Sequence[Msg]):
 
 def fetch(loop: Loop, pulling: Pulling, timeout: float) -> FetchResult:
     """Runs a fetch to its end. Raises its error only when no message came."""
+    run_fetch(loop, pulling, timeout)
+    messages: list[Msg] = []
+    while (msg := pulling.inbox.take()) is not None:
+        messages.append(msg)
+    return FetchResult(messages, fetch_error(loop, pulling, len(messages)))
+
+
+def fetch_batch(
+    loop: Loop, pulling: Pulling, inbox: BatchInbox, timeout: float
+) -> Batch:
+    """Runs a fetch into columns to its end; an empty batch if nothing came."""
+    run_fetch(loop, pulling, timeout)
+    batch = inbox.take_batch() or Batch()
+    fetch_error(loop, pulling, len(batch))
+    return batch
+
+
+def run_fetch(loop: Loop, pulling: Pulling, timeout: float) -> None:
+    """Asks, waits, and takes leave of the server."""
     finish_at = monotonic() + timeout
     try:
         pulling.start(finish_at)
@@ -60,16 +79,16 @@ def fetch(loop: Loop, pulling: Pulling, timeout: float) -> FetchResult:
             if not pulling.is_ended:
                 pulling.stop()
             pulling.finish()
-    inbox = pulling.inbox
-    messages: list[Msg] = []
-    while (msg := inbox.take()) is not None:
-        messages.append(msg)
+
+
+def fetch_error(loop: Loop, pulling: Pulling, count: int) -> errors.Error | None:
+    """Why a fetch ended early; raised if it brought nothing."""
     error: errors.Error | None = pulling.error
-    if error is None and not messages and loop.live is None:
+    if error is None and not count and loop.live is None:
         error = errors.DisconnectedError("there was no link to the server in time")
-    if error is not None and not messages:
+    if error is not None and not count:
         raise error
-    return FetchResult(messages, error)
+    return error
 
 
 class Messages:
@@ -156,6 +175,87 @@ class Messages:
         pulling = getattr(self, "_pulling", None)
         if pulling is not None and not pulling.is_ended and not self._loop.is_closing:
             self._loop.dispatch.call(pulling.stop)
+
+
+class Batches:
+    """An iteration over a consumer's messages in columns, a batch at a time.
+
+        with consumer.batches() as batches:
+            for batch in batches:
+                table = batch.to_arrow()
+                batch.ack()
+
+    Each batch has what came since the last one.
+    """
+
+    def __init__(
+        self, loop: Loop, pulling: Pulling, inbox: BatchInbox, consumer: object
+    ) -> None:
+        self._loop = loop
+        self._pulling = pulling
+        self._inbox = inbox
+        self._consumer = consumer  # lives as long as it is read
+        pulling.start()
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        batch = self._next(math.inf)
+        if batch is not None:
+            return batch
+        if self._inbox.reason is not None:
+            raise self._inbox.reason
+        raise StopIteration
+
+    def next(self, timeout: Seconds | None = 5.0) -> Batch:
+        """The next batch; TimeoutError when nothing came in time."""
+        limit = seconds(timeout)
+        batch = self._next(monotonic() + limit)
+        if batch is not None:
+            return batch
+        if self._inbox.is_ended:
+            raise self._inbox.reason or errors.SubscriptionClosedError(
+                "the messages have ended"
+            )
+        raise errors.TimeoutError(f"no message came within {limit:g} s")
+
+    def _next(self, deadline: float) -> Batch | None:
+        inbox = self._inbox
+        while True:
+            inbox.refill()
+            batch = inbox.take_batch()
+            if batch is not None or inbox.is_ended:
+                return batch
+            if not self._loop.helm.wait(inbox, deadline):
+                return inbox.take_batch()
+
+    def stop(self) -> None:
+        """Ends the iteration at once; unread messages are delivered again later."""
+        self._pulling.stop()
+        self._inbox.clear()
+
+    def drain(self, timeout: Seconds | None = 5.0) -> None:
+        """Asks for nothing more; what is under way can still be read to its end."""
+        if not self._pulling.drain(monotonic() + seconds(timeout)):
+            raise errors.DrainTimeoutError("the server did not answer in time")
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it still asks for messages."""
+        return not self._pulling.is_ended
+
+    @property
+    def error(self) -> errors.Error | None:
+        """What ended it, None while it runs or when it was stopped."""
+        return self._pulling.error
+
+    def __enter__(self) -> Batches:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if not self._loop.is_closing:
+            self.stop()
 
 
 class ProgressReports:

@@ -123,8 +123,9 @@ class Pulling:
         is_pinned: bool = False,
         on_warning: Callable[[PullError], None] | None = None,
         look_up: Callable[[Pulling], None] | None = None,
+        inbox: PullInbox | None = None,
     ) -> None:
-        self.inbox = PullInbox(courier)
+        self.inbox = PullInbox(courier) if inbox is None else inbox
         self.over = Gate()
         self.deadline = math.inf
         self._loop = loop
