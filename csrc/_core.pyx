@@ -1568,7 +1568,8 @@ cdef class PullInbox(Inbox):
 
     `owed` is what open pulls may still bring, `count` and `bytes` what is held. More is due
     when the two together fall to the threshold, in messages, or in bytes if there is a limit
-    of bytes. `heard` counts every frame, heartbeats included.
+    of bytes. `heard` counts messages and heartbeats. Beyond a limit of messages in all, the
+    server keeps what it sent: it delivers that again.
     """
 
     cdef readonly int64_t owed
@@ -1580,6 +1581,7 @@ cdef class PullInbox(Inbox):
     cdef readonly uint64_t heard
     cdef int64_t heard_ns
     cdef readonly uint64_t strays      # messages that no pull can have brought
+    cdef public str pin                # the last Nats-Pin-Id that came
 
     def __init__(self, owner):
         Inbox.__init__(self, owner)
@@ -1974,7 +1976,6 @@ cdef class Lane(Route):
     cdef readonly bint is_open
     cdef readonly object statuses      # of the present pull, not dealt with yet
     cdef public bint is_pinned         # messages carry a Nats-Pin-Id that is not charged
-    cdef readonly str pin              # the last one
 
     def __cinit__(self):
         self.statuses = deque()
@@ -2036,11 +2037,12 @@ cdef class Lane(Route):
         ) != 0 or not self.is_open:
             # About a pull that is long over.
             return 0
-        inbox.hear()
-        if line.status != 100:
-            if not self.statuses:
-                parser.notices.append(self)
-            self.statuses.append(make_msg(frame, None))
+        if line.status == 100:
+            inbox.hear()
+            return 0
+        if not self.statuses:
+            parser.notices.append(self)
+        self.statuses.append(make_msg(frame, None))
         return 0
 
     cdef int deliver_message(self, const Frame *frame, Parser parser) except -1:
@@ -2050,10 +2052,13 @@ cdef class Lane(Route):
         if self.is_pinned:
             charge -= pin_overhead(frame.header, frame.header_size, &pin)
             if pin.size:
-                self.pin = decode_text(pin.at, pin.size)
+                inbox.pin = decode_text(pin.at, pin.size)
+        inbox.hear()
+        if inbox.limit and inbox.arrived >= inbox.limit:
+            inbox.dropped += 1
+            return 0
         inbox.accept(frame)
         inbox.arrived += 1
-        inbox.hear()
         if self.is_open:
             inbox.owed -= self.messages < self.batch
             inbox.owed_bytes -= min(charge, max(self.max_bytes - self.bytes, 0))
@@ -2061,6 +2066,9 @@ cdef class Lane(Route):
             self.bytes += charge
             if self.messages >= self.batch or 0 < self.max_bytes <= self.bytes:
                 parser.notices.append(self)
+        elif inbox.arrived == inbox.limit:
+            # A late message was the last one that is wanted.
+            parser.notices.append(self)
         if inbox.sleepers:
             parser.stir(inbox)
         return 0

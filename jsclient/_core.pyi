@@ -343,6 +343,7 @@ class PullInbox(Inbox):
     def silence(self) -> float: ...
     @property
     def strays(self) -> int: ...
+    pin: str | None
 
 @final
 class Batch:
@@ -412,8 +413,6 @@ class Lane(Route):
     @property
     def statuses(self) -> deque[Msg]: ...
     is_pinned: bool
-    @property
-    def pin(self) -> str | None: ...
     def assign(self, sid: int, number: int) -> None: ...
     def open(
         self, inbox: PullInbox, reply: str, batch: int, max_bytes: int

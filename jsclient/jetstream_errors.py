@@ -489,6 +489,10 @@ class ServerShutdownError(PullError):
     """The server that leads the consumer shuts down."""
 
 
+class UnpinnedError(PullError):
+    """We are not the pinned client of the priority group any more."""
+
+
 class UnreachableConsumerError(PullError):
     """Nobody answers for the consumer: it is gone, or has no leader."""
 

@@ -1,31 +1,32 @@
 """A pull conversation with a consumer: how much to ask for, when, when it is over.
 
 A conversation keeps a ledger of its open pulls. Two sums follow from it and from what
-the user holds: `owed`, what open pulls may still bring, and `held`, what arrived and
-was not taken. It never asks for more than `limit - owed - held`, in messages or in
-bytes, and asks when owed + held has fallen to the threshold.
+the user has not taken: `owed`, what open pulls may still bring, and `held`, what came
+and waits. It never asks for more than `limit - owed - held`, in messages or in bytes,
+and asks when owed + held has fallen to the threshold.
 
 A pull ends by the first of: all of its messages came; all of its bytes came (the server
 says nothing then); a status; silence for two heartbeats; its time was over and no
 status came; the link was lost. Whatever ends it, exactly what the ledger still holds
-for it is released. The pending counts of a status are not needed for that.
+for it is released: the pending counts of a status are not needed for that. What an
+ended pull brings nevertheless is held like everything else.
 
 Silence is judged only while a pull is open, and by what arrived, not by what was
 handled.
 
-A conversation that fetches asks once for what it wants, and again only on a new link.
-One that consumes goes on until it is stopped or hopeless. After a refusal it pauses,
-longer each time, until something arrives.
+A conversation that fetches asks for what it wants, and again only if its link or its
+server went away. One that consumes goes on until it is stopped or hopeless. After a
+refusal it pauses, longer each time, until a message or a heartbeat comes.
 
-States: *idle* until `started`, then *running*; `ended` once, with an error or without.
-Data and `now` come in, outputs are taken: requests, closed pulls, notices.
+States: *idle* until `started`, then *running*; *ended* once, with an error or without.
+Data and `now` come in. `brought`, `holds` and `heard` tell what came, in this order,
+before any other input; whatever follows from it does so with that input. Outputs are
+taken: requests, ends of pulls, warnings.
 """
 
 from __future__ import annotations
 
 import math
-from enum import Enum
-from typing import NamedTuple
 
 from ..jetstream_errors import (
     JetStreamError,
@@ -34,85 +35,45 @@ from ..jetstream_errors import (
     MissedHeartbeatError,
     PullError,
 )
-from .verdicts import Verdict, judge
+from .pull_terms import Ask, Close, Output, Policy, Signal, Warn
+from .verdicts import Row, Verdict, judge
+
+__all__ = ["MANY", "Ask", "Close", "Conversation", "Policy", "Pull", "Signal", "Warn"]
 
 FIRST_PAUSE = 0.1
+# The longest pause of a conversation without heartbeats.
+LAST_PAUSE = 5.0
 # How long a server that shuts down has to close the link.
 RELINK_PAUSE = 1.0
 # How long after its expiry a pull without a status is lost.
 GRACE = 2.0
+# How much earlier than a fetch its pull ends, so that we hear of it in time.
+LEAD = 0.02
 # What stands for "any number of messages" beside a limit of bytes.
 MANY = 1_000_000
-
-
-class Policy(NamedTuple):
-    """What a conversation is for."""
-
-    is_fetch: bool
-    max_messages: int  # held and owed; of a fetch: wanted
-    max_bytes: int = 0  # 0: no limit of bytes
-    threshold_messages: int = 0
-    threshold_bytes: int = 0
-    expires: float = 30.0
-    heartbeat: float = 0.0  # 0: none
-    stop_after: int = 0  # 0: never
-    no_wait: bool = False
-    batch_limit: int = 0  # what the consumer accepts; 0: anything
-    is_fragile: bool = False  # trouble that is otherwise overcome ends it
-    doing: str = "pull messages"
-
-    @property
-    def counts_bytes(self) -> bool:
-        """Whether bytes, not messages, are the limit."""
-        return self.max_bytes > 0
-
-
-class Ask(NamedTuple):
-    """Send a pull."""
-
-    pull: int
-    batch: int
-    max_bytes: int
-    expires: float
-    heartbeat: float
-    no_wait: bool
-
-
-class Close(NamedTuple):
-    """A pull is over. If that is certain, nothing more can come of it."""
-
-    pull: int
-    is_certain: bool
-
-
-class Warn(NamedTuple):
-    """Something to tell the user; the conversation goes on."""
-
-    error: PullError
-
-
-class Signal(Enum):
-    """Outputs without data."""
-
-    UNPINNED = "unpinned"  # forget the pin
-    LOOK_UP = "look up"  # is the consumer still there?
-    ENDED = "ended"
-
-
-Output = Ask | Close | Warn | Signal
 
 
 class Pull:
     """One open pull: what was asked and what came of it."""
 
-    __slots__ = ("asked_bytes", "asked_messages", "bytes", "lost_at", "messages")
+    __slots__ = (
+        "asked_at",
+        "asked_bytes",
+        "asked_messages",
+        "bytes",
+        "lost_at",
+        "messages",
+    )
 
-    def __init__(self, messages: int, bytes_: int, lost_at: float) -> None:
+    def __init__(
+        self, messages: int, bytes_: int, *, asked_at: float, lost_at: float
+    ) -> None:
         self.asked_messages = messages
         self.asked_bytes = bytes_
-        self.messages = 0
-        self.bytes = 0
+        self.asked_at = asked_at
         self.lost_at = lost_at
+        self.messages = 0
+        self.bytes = 0  # as the server charges them
 
     @property
     def owed_messages(self) -> int:
@@ -127,9 +88,7 @@ class Pull:
     @property
     def is_spent(self) -> bool:
         """Whether it has brought all that it can."""
-        return self.owed_messages == 0 or (
-            self.asked_bytes > 0 and self.owed_bytes == 0
-        )
+        return self.owed_messages == 0 or 0 < self.asked_bytes <= self.bytes
 
 
 class Conversation:
@@ -147,11 +106,14 @@ class Conversation:
         self._is_linked = False
         self._is_stopped = False
         self._finish_at = math.inf  # of a fetch
-        self._silent_at = math.inf
+        self._heartbeat = 0.0  # that the open pulls were promised
+        self._heard_at = -math.inf  # or asked at, if that was later
         self._ask_at = -math.inf  # not before
         self._pause = FIRST_PAUSE
         self._last_pull = 0
-        self._reported_size = False
+        self._past_bytes = 0  # that ended pulls have brought
+        self._needs_all_room = False  # the next message is larger than what was left
+        self._told_size = False
         self._output: list[Output] = []
 
     # Sums -----------------------------------------------------------------------------
@@ -166,30 +128,7 @@ class Conversation:
         """Bytes that open pulls may still bring."""
         return sum(pull.owed_bytes for pull in self.open.values())
 
-    # Inputs ---------------------------------------------------------------------------
-
-    def started(self, now: float, *, is_linked: bool, finish_at: float) -> None:
-        """The conversation begins; a fetch ends at `finish_at` at the latest."""
-        self._is_linked = is_linked
-        self._finish_at = finish_at
-        self._refill(now)
-        self._set_deadline()
-
-    def linked(self, now: float) -> None:
-        """There is a new link: whatever was open on the old one is gone."""
-        self._lose_all()
-        self._is_linked = True
-        self._ask_at = -math.inf
-        self._refill(now)
-        self._set_deadline()
-
-    def unlinked(self) -> None:
-        """The link is gone, and every pull with it. That ends only a fragile one."""
-        self._lose_all()
-        self._is_linked = False
-        if self.policy.is_fragile:
-            self._end(self._problem(LostPullError, "the link was lost"))
-        self._set_deadline()
+    # What came ------------------------------------------------------------------------
 
     def brought(self, pull: int, messages: int, bytes_: int) -> None:
         """So much came of a pull in all."""
@@ -197,106 +136,80 @@ class Conversation:
         if known is not None:
             known.messages = messages
             known.bytes = bytes_
+            if known.is_spent:
+                # At most the server says so, and that is not needed.
+                self._close(pull, is_certain=True)
 
     def holds(self, messages: int, bytes_: int, arrived: int) -> None:
-        """So much is waiting for the user, and so much came since the beginning."""
+        """So much waits for the user, and so many messages came since the beginning."""
         if arrived > self.arrived:
-            self._pause = FIRST_PAUSE
-            self._ask_at = -math.inf
-            self._reported_size = False
+            self._needs_all_room = False
+            self._told_size = False
         self.held_messages = messages
         self.held_bytes = bytes_
         self.arrived = arrived
 
-    def heard(self, now: float) -> None:
-        """Frames arrived since the last call, heartbeats perhaps."""
+    def heard(self, at: float) -> None:
+        """A message or a heartbeat came, the last one at that time."""
+        self._heard_at = max(self._heard_at, at)
         self._pause = FIRST_PAUSE
-        if self.open and self.policy.heartbeat:
-            self._silent_at = now + 2 * self.policy.heartbeat
-        self._set_deadline()
 
-    def spent(self, pull: int, now: float) -> None:
-        """A pull has brought all that it can."""
-        if pull in self.open:
-            asked_bytes = self.open[pull].asked_bytes
-            # With bytes left the server still says that the batch is complete.
-            is_certain = asked_bytes == 0 or self.open[pull].owed_bytes == 0
-            self._close(pull, is_certain=is_certain)
-            self._after_close(now)
+    # Inputs ---------------------------------------------------------------------------
+
+    def started(self, now: float, *, is_linked: bool, finish_at: float) -> None:
+        """The conversation begins; a fetch ends at `finish_at` at the latest."""
+        self._is_linked = is_linked
+        self._finish_at = finish_at
+        self._settle(now)
+
+    def counted(self, now: float) -> None:
+        """Messages came or were taken, as was told just now."""
+        self._settle(now)
+
+    def linked(self, now: float) -> None:
+        """There is a new link: whatever was open on the old one is gone."""
+        self._lose_all()
+        self._is_linked = True
+        self._ask_at = -math.inf
+        self._pause = FIRST_PAUSE
+        self._settle(now)
+
+    def unlinked(self, now: float) -> None:
+        """The link is gone, and every pull with it. That ends only a fragile one."""
+        self._lose_all()
+        self._is_linked = False
+        self._settle(now)
+        if self.policy.is_fragile:
+            self._end(self._problem(LostPullError, "the link was lost"))
 
     def status(self, pull: int, code: int, description: str, now: float) -> None:
         """A status other than a heartbeat came for a pull."""
-        if pull not in self.open or self.is_ended:
-            return
-        row = judge(code, description)
-        error = None
-        if row.error is not None:
-            error = row.error(
-                code=code, description=description, doing=self.policy.doing
-            )
-        if row.verdict is Verdict.KEEP:
-            assert error is not None
-            if self.policy.is_fetch:
-                self._end(error)
-            else:
-                self._output.append(Warn(error))
-            return
-        ended = self.open[pull]
-        self._close(pull, is_certain=True)
-        if code == 503:
-            self._output.append(Signal.LOOK_UP)
-        if row.verdict is Verdict.FATAL:
-            self._end(error)
-        elif self.policy.is_fetch and row.verdict is not Verdict.RELINK:
-            self._end_fetch(row.verdict, error if row.is_error else None, ended)
-        else:
-            is_told = row.is_error or row.verdict is Verdict.SIZE
-            self._go_on(row.verdict, error if is_told else None, ended, now)
-        self._after_close(now)
-
-    def _go_on(
-        self, verdict: Verdict, error: PullError | None, ended: Pull, now: float
-    ) -> None:
-        """A consume whose pull has ended so stays alive."""
-        if verdict is Verdict.UNPIN:
-            self._output.append(Signal.UNPINNED)
-        elif verdict is Verdict.SIZE:
-            self._too_large(error, ended, now)
-        elif verdict is Verdict.RELINK:
-            # Mostly our own link ends in a moment; else another server takes over.
-            self._warn(error)
-            self._ask_at = now + RELINK_PAUSE
-        elif verdict is Verdict.AGAIN:
-            self._warn(error)
-        elif verdict is Verdict.RETRY:
-            self._warn(error)
-            self._back_off(now)
-
-    def _too_large(self, error: PullError | None, ended: Pull, now: float) -> None:
-        """The next message did not fit into what the pull had left.
-
-        If it had everything and brought nothing, the message can never fit.
-        """
-        if ended.messages == 0 and ended.asked_bytes >= self.policy.max_bytes:
-            if not self._reported_size:
-                self._reported_size = True
+        known = self.open.get(pull)
+        if known is not None:
+            self._heard_at = now
+            row = judge(code, description)
+            error = None
+            if row.error is not None:
+                error = row.error(
+                    code=code, description=description, doing=self.policy.doing
+                )
+            if row.verdict is Verdict.KEEP and not self.policy.is_fetch:
                 self._warn(error)
-            self._back_off(now)
+            else:
+                self._close(pull, is_certain=row.is_over)
+                self._react(row, error, known, now)
+        self._settle(now)
 
-    def _end_fetch(
-        self, verdict: Verdict, error: PullError | None, ended: Pull
-    ) -> None:
-        """A fetch ends with its pull; quietly if that was to be expected."""
-        if verdict is Verdict.UNPIN:
-            self._output.append(Signal.UNPINNED)
-        if verdict is Verdict.SIZE and self.arrived == 0:
-            error = MessageSizeError(
-                code=409,
-                description="the next message is larger than "
-                f"{ended.asked_bytes} bytes",
-                doing=self.policy.doing,
-            )
-        self._end(error)
+    def tick(self, now: float) -> None:
+        """The time is `now`."""
+        if now < self._finish_at:
+            if now >= self._silent_at:
+                self._fell_silent()
+            for number, pull in list(self.open.items()):
+                if now >= pull.lost_at and not self.is_ended:
+                    self._close(number, is_certain=False)
+                    self._warn(self._problem(LostPullError, "a pull got no answer"))
+        self._settle(now)
 
     def missing(self, error: JetStreamError) -> None:
         """The consumer is gone for certain."""
@@ -304,48 +217,11 @@ class Conversation:
 
     def stopped(self) -> None:
         """The user wants nothing more."""
-        self._is_stopped = True
         self._end(None)
 
     def drained(self) -> None:
         """The user wants no further pulls, but what open ones brought."""
         self._is_stopped = True
-
-    def tick(self, now: float) -> None:
-        """The time is `now`."""
-        if self.is_ended:
-            return
-        if now >= self._finish_at:
-            self._end(None)
-        elif now >= self._silent_at and self.open:
-            self._fell_silent(now)
-        else:
-            for pull, ledger in list(self.open.items()):
-                if now >= ledger.lost_at:
-                    self._close(pull, is_certain=False)
-                    self._warn(self._problem(LostPullError, "a pull got no answer"))
-            self._refill(now)
-        self._set_deadline()
-
-    def _fell_silent(self, now: float) -> None:
-        """Two heartbeats were missed: whatever is open is lost."""
-        self._lose_all()
-        error = self._problem(
-            MissedHeartbeatError,
-            f"nothing was heard for {2 * self.policy.heartbeat:g} s",
-        )
-        if self.policy.is_fetch:
-            self._end(error)
-        else:
-            self._warn(error)
-            self._refill(now)
-
-    def _problem(self, kind: type[PullError], description: str) -> PullError:
-        return kind(code=0, description=description, doing=self.policy.doing)
-
-    def taken(self, now: float) -> None:
-        """The user took messages; `holds` said what is left."""
-        self._refill(now)
         self._set_deadline()
 
     def take_output(self) -> list[Output]:
@@ -353,136 +229,193 @@ class Conversation:
         output, self._output = self._output, []
         return output
 
-    # Refilling ------------------------------------------------------------------------
+    # Reactions ------------------------------------------------------------------------
 
-    def _wanted(self) -> int:
-        """Messages that may be asked for now."""
-        policy = self.policy
-        in_view = self.owed_messages + self.held_messages
-        if policy.is_fetch:
-            return policy.max_messages - self.arrived - self.owed_messages
-        room = policy.max_messages - in_view
-        if policy.counts_bytes:
-            room = MANY
-        if policy.stop_after:
-            room = min(room, policy.stop_after - self.arrived - self.owed_messages)
-        return room
+    def _react(
+        self, row: Row, error: PullError | None, ended: Pull, now: float
+    ) -> None:
+        """A status has ended a pull."""
+        is_fetch, verdict = self.policy.is_fetch, row.verdict
+        if verdict is Verdict.UNPIN:
+            self._output.append(Signal.UNPINNED)
+        if verdict is Verdict.FATAL:
+            self._end(error)
+        elif is_fetch and verdict is not Verdict.RELINK:
+            if verdict is Verdict.SIZE and self.arrived == 0:
+                error = self._too_large(ended)
+            self._end(error)
+        elif verdict is Verdict.SIZE:
+            self._did_not_fit(ended, now)
+        else:
+            self._warn(error)
+            if verdict is Verdict.LOOK_UP:
+                self._output.append(Signal.LOOK_UP)
+            if verdict is Verdict.RELINK:
+                # Mostly our own link ends in a moment; else another server takes over.
+                self._ask_at = max(self._ask_at, now + RELINK_PAUSE)
+            elif verdict in (Verdict.RETRY, Verdict.LOOK_UP) or (
+                # Nothing that ends so soon is as planned: do not run in circles.
+                ended.messages == 0 and now < ended.asked_at + FIRST_PAUSE
+            ):
+                self._back_off(now)
 
-    def _is_low(self) -> bool:
-        """Whether so little is in view that more is due."""
+    def _did_not_fit(self, ended: Pull, now: float) -> None:
+        """The next message was larger than what was left of a pull.
+
+        A pull that brought something has just come to its end. If it brought nothing
+        because others had taken a part of the room, asking again is of no use until
+        they have left it. If it had all the room, the message can never fit.
+        """
+        if ended.messages == 0 and ended.asked_bytes < self.policy.max_bytes:
+            self._needs_all_room = True
+        elif ended.messages == 0:
+            if not self._told_size:
+                self._told_size = True
+                self._warn(self._too_large(ended))
+            self._back_off(now)
+
+    def _too_large(self, ended: Pull) -> PullError:
+        return self._problem(
+            MessageSizeError,
+            f"the next message is larger than {ended.asked_bytes} bytes",
+            code=409,
+        )
+
+    def _fell_silent(self) -> None:
+        """Two heartbeats were missed: whatever is open is lost."""
+        error = self._problem(
+            MissedHeartbeatError, f"nothing was heard for {2 * self._heartbeat:g} s"
+        )
+        self._lose_all()
+        if self.policy.is_fetch:
+            self._end(error)
+        else:
+            self._warn(error)
+
+    def _problem(
+        self, kind: type[PullError], description: str, *, code: int = 0
+    ) -> PullError:
+        return kind(code=code, description=description, doing=self.policy.doing)
+
+    def _warn(self, error: PullError | None) -> None:
+        if error is None or self.policy.is_fetch:
+            return
+        if self.policy.is_fragile:
+            self._end(error)
+        else:
+            self._output.append(Warn(error))
+
+    def _back_off(self, now: float) -> None:
+        self._ask_at = max(self._ask_at, now + self._pause)
+        self._pause = min(2 * self._pause, self.policy.heartbeat or LAST_PAUSE)
+
+    # Conclusions ----------------------------------------------------------------------
+
+    def _settle(self, now: float) -> None:
+        """Ends the conversation if it is complete, else asks for what is missing."""
+        if self.is_ended:
+            return
+        if self._is_complete() or now >= self._finish_at:
+            self._end(None)
+            return
+        if self._is_asking and now >= self._ask_at:
+            self._ask_at = -math.inf
+            batch, max_bytes = self._room()
+            if batch > 0:
+                self._ask(batch, max_bytes, now)
+        self._set_deadline()
+
+    def _is_complete(self) -> bool:
+        """Whether everything came that was wanted."""
         policy = self.policy
+        if not policy.is_fetch:
+            return 0 < policy.stop_after <= self.arrived
+        if self.arrived >= policy.max_messages:
+            return True
+        return policy.counts_bytes and self._past_bytes >= policy.max_bytes
+
+    @property
+    def _is_asking(self) -> bool:
+        """Whether it may ask, and so little is in view that more is due."""
+        policy = self.policy
+        if self._is_stopped or not self._is_linked:
+            return False
         if policy.is_fetch:
             return not self.open
-        if policy.counts_bytes:
-            return self.owed_bytes + self.held_bytes <= policy.threshold_bytes
-        return self.owed_messages + self.held_messages <= policy.threshold_messages
+        if not policy.counts_bytes:
+            in_view = self.owed_messages + self.held_messages
+            return in_view <= policy.threshold_messages
+        in_view = self.owed_bytes + self.held_bytes
+        return in_view <= (0 if self._needs_all_room else policy.threshold_bytes)
 
-    def _refill(self, now: float) -> None:
-        """Asks for what is missing, if it is due and possible."""
-        if self.is_ended or self._is_stopped or not self._is_linked:
-            return
-        if now < self._ask_at:
-            return
-        self._ask_at = -math.inf
-        if not self._is_low():
-            return
+    def _room(self) -> tuple[int, int]:
+        """The messages, none perhaps, and the bytes that may be asked for."""
         policy = self.policy
-        batch = self._wanted()
-        max_bytes = 0
-        if policy.counts_bytes:
+        owed, max_bytes = self.owed_messages, 0
+        if policy.is_fetch:
+            batch = policy.max_messages - self.arrived
+            if policy.counts_bytes:
+                max_bytes = policy.max_bytes - self._past_bytes
+        elif policy.counts_bytes:
+            batch = MANY
             max_bytes = policy.max_bytes - self.owed_bytes - self.held_bytes
-            if policy.is_fetch:
-                max_bytes = policy.max_bytes - self.held_bytes
-            if max_bytes <= 0:
-                return
-        if batch <= 0:
-            return
-        if policy.batch_limit:
-            batch = min(batch, policy.batch_limit)
-        self._ask(batch, max_bytes, now)
+        else:
+            batch = policy.max_messages - owed - self.held_messages
+        if policy.stop_after:
+            batch = min(batch, policy.stop_after - self.arrived - owed)
+        return min(batch, policy.batch_limit or batch), max_bytes
 
     def _ask(self, batch: int, max_bytes: int, now: float) -> None:
         policy = self.policy
-        expires, heartbeat = policy.expires, policy.heartbeat
-        if policy.is_fetch and not policy.no_wait:
-            # The server's end comes a little before ours, so that we hear of it.
+        expires, heartbeat, lost_at = policy.expires, policy.heartbeat, math.inf
+        if policy.no_wait:
+            expires = 0.0
+        elif policy.is_fetch:
             left = self._finish_at - now
-            expires = max(left - min(0.02, 0.1 * left), 0.001)
+            expires = max(left - min(LEAD, 0.1 * left), 0.001)
             if 2 * heartbeat > expires:
                 heartbeat = 0.0
+        else:
+            lost_at = now + expires + GRACE
         self._last_pull += 1
-        lost_at = math.inf if policy.is_fetch else now + expires + GRACE
-        self.open[self._last_pull] = Pull(batch, max_bytes, lost_at)
-        if heartbeat:
-            self._silent_at = max(
-                now + 2 * heartbeat,
-                self._silent_at if self._silent_at < math.inf else 0.0,
-            )
+        self._heard_at = now
+        self._heartbeat = heartbeat
+        self.open[self._last_pull] = Pull(
+            batch, max_bytes, asked_at=now, lost_at=lost_at
+        )
         self._output.append(
-            Ask(
-                self._last_pull,
-                batch,
-                max_bytes,
-                0.0 if policy.no_wait else expires,
-                heartbeat,
-                policy.no_wait,
-            )
+            Ask(self._last_pull, batch, max_bytes, expires, heartbeat, policy.no_wait)
         )
 
-    # Endings --------------------------------------------------------------------------
-
     def _close(self, pull: int, *, is_certain: bool) -> None:
-        del self.open[pull]
+        self._past_bytes += self.open.pop(pull).bytes
         self._output.append(Close(pull, is_certain))
-        if not self.open:
-            self._silent_at = math.inf
 
     def _lose_all(self) -> None:
         for pull in list(self.open):
             self._close(pull, is_certain=False)
 
-    def _after_close(self, now: float) -> None:
-        policy = self.policy
-        if policy.is_fetch and not self.is_ended and self._is_satisfied():
-            self._end(None)
-        if policy.stop_after and self.arrived >= policy.stop_after:
-            self._end(None)
-        self._refill(now)
-        self._set_deadline()
-
-    def _is_satisfied(self) -> bool:
-        """Whether a fetch has what it wanted."""
-        if self.arrived >= self.policy.max_messages:
-            return True
-        return self.policy.counts_bytes and not self.open and self.arrived > 0
-
-    def _warn(self, error: PullError | None) -> None:
-        if error is not None and self.policy.is_fragile:
-            self._end(error)
-        elif error is not None and not self.policy.is_fetch:
-            self._output.append(Warn(error))
-
-    def _back_off(self, now: float) -> None:
-        self._ask_at = now + self._pause
-        longest = self.policy.heartbeat or 5.0
-        self._pause = min(2 * self._pause, max(longest, FIRST_PAUSE))
-
     def _end(self, error: JetStreamError | None) -> None:
-        if self.is_ended:
-            return
-        self._lose_all()
-        self.is_ended = True
-        self.error = error
-        self.deadline = math.inf
-        self._output.append(Signal.ENDED)
+        if not self.is_ended:
+            self._lose_all()
+            self.is_ended = True
+            self.error = error
+            self.deadline = math.inf
+            self._output.append(Signal.ENDED)
+
+    @property
+    def _silent_at(self) -> float:
+        """When the silence of the server means that its pulls are lost."""
+        if not self.open or not self._heartbeat:
+            return math.inf
+        return self._heard_at + 2 * self._heartbeat
 
     def _set_deadline(self) -> None:
         if self.is_ended:
-            self.deadline = math.inf
             return
         due = min(self._finish_at, self._silent_at)
         for pull in self.open.values():
             due = min(due, pull.lost_at)
-        if self._ask_at > -math.inf and self._is_linked and not self._is_stopped:
-            due = min(due, self._ask_at) if self._is_low() else due
+        if self._ask_at > -math.inf and self._is_asking:
+            due = min(due, self._ask_at)
         self.deadline = due

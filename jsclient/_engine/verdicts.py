@@ -1,4 +1,4 @@
-"""What a status means for the pull that it ends: one table for every operation."""
+"""What a status means for its pull: one table for every operation."""
 
 from __future__ import annotations
 
@@ -9,26 +9,30 @@ from ..jetstream_errors import (
     BadPullError,
     ConsumerDeletedError,
     LeadershipChangedError,
-    MessageSizeError,
     PullError,
     PullLimitError,
     PushConsumerError,
     RequiredApiLevelPullError,
     ServerShutdownError,
+    UnpinnedError,
     UnreachableConsumerError,
 )
 
 
 class Verdict(Enum):
-    """What a conversation does when one of its pulls has ended so."""
+    """What a consume does when one of its pulls got such a status.
 
-    DONE = "done"  # the pull is over as planned: ask for more
+    A fetch ends with its pull, except when its server or its link goes away.
+    """
+
+    DONE = "done"  # the pull ended as planned: ask for more
     SIZE = "size"  # the next message is larger than what the pull had left
-    RETRY = "retry"  # refused for now: warn, ask again after a pause
-    AGAIN = "again"  # lost: warn, ask again at once
-    RELINK = "relink"  # the server goes away: warn, ask on the next link
+    AGAIN = "again"  # the pull was lost: ask again
     UNPIN = "unpin"  # we are not the pinned client any more: ask as a standby
-    KEEP = "keep"  # warn; the pull lives on
+    RETRY = "retry"  # refused for now: ask again after a pause
+    LOOK_UP = "look up"  # the same, and see whether there still is a consumer
+    RELINK = "relink"  # the server goes away: ask on the next link
+    KEEP = "keep"  # the pull lives on
     FATAL = "fatal"  # the conversation is over
 
 
@@ -38,29 +42,31 @@ class Row(NamedTuple):
     code: int | None  # None: any
     prefix: str  # of the description, lower case
     verdict: Verdict
-    error: type[PullError] | None  # what a fetch raises and a consume reports
-    # Whether a fetch ends with the error; else it ends quietly with what it has.
-    is_error: bool = True
+    # What a fetch ends with and a consume reports; None: nothing went wrong.
+    error: type[PullError] | None
+    is_over: bool = True  # nothing more can come of the pull
 
 
 # First match wins.
 _TABLE = (
-    Row(404, "", Verdict.DONE, None, False),
-    Row(408, "requests pending", Verdict.RETRY, PullLimitError, False),
-    Row(408, "", Verdict.DONE, None, False),
-    Row(409, "batch completed", Verdict.DONE, None, False),
+    Row(404, "", Verdict.DONE, None),
+    Row(408, "requests pending", Verdict.RETRY, None),
+    Row(408, "", Verdict.DONE, None),
+    Row(409, "batch completed", Verdict.DONE, None),
     Row(409, "consumer deleted", Verdict.FATAL, ConsumerDeletedError),
     Row(409, "consumer is push based", Verdict.FATAL, PushConsumerError),
     Row(409, "exceeded max", Verdict.RETRY, PullLimitError),
-    Row(409, "message size exceeds maxbytes", Verdict.SIZE, MessageSizeError, False),
-    Row(409, "leadership change", Verdict.AGAIN, LeadershipChangedError),
-    Row(409, "server shutdown", Verdict.RELINK, ServerShutdownError),
-    Row(400, "bad request - not a ", Verdict.KEEP, BadPullError),
+    Row(409, "message size exceeds maxbytes", Verdict.SIZE, None),
+    # What the old leader sent may still be under way.
+    Row(409, "leadership change", Verdict.AGAIN, LeadershipChangedError, False),
+    Row(409, "server shutdown", Verdict.RELINK, ServerShutdownError, False),
+    # Servers of some releases say so and serve the pull nevertheless.
+    Row(400, "bad request - not a ", Verdict.KEEP, BadPullError, False),
     Row(400, "", Verdict.FATAL, BadPullError),
     Row(412, "", Verdict.FATAL, RequiredApiLevelPullError),
-    Row(423, "", Verdict.UNPIN, PullError),
-    Row(503, "", Verdict.RETRY, UnreachableConsumerError),
-    Row(None, "", Verdict.RETRY, PullError),
+    Row(423, "", Verdict.UNPIN, UnpinnedError),
+    Row(503, "", Verdict.LOOK_UP, UnreachableConsumerError),
+    Row(None, "", Verdict.RETRY, PullError, False),
 )
 
 

@@ -35,6 +35,7 @@ class Lanes:
         self._prefix = self._new_prefix()
         self._count = 0
         self._pulls = 0
+        self.pins: dict[str, str] = {}  # of priority groups whose pinned client we are
         loop.watchers.append(self)
 
     def _new_prefix(self) -> str:
@@ -134,12 +135,15 @@ class Pulling:
         self._machine = Conversation(policy)
         self._fields = dict(fields)
         self._is_pinned = is_pinned
-        self._pin: str | None = None
+        self._group = str(fields.get("group", ""))
         self._on_warning = on_warning
         self._look_up = look_up
         self._open: dict[int, Lane] = {}
-        self._parted: list[Lane] = []
+        self._parted: list[tuple[Lane, Gate | None]] = []
         self._heard = 0
+        if most := policy.max_messages if policy.is_fetch else policy.stop_after:
+            # What comes beyond that, after all, is left to the server.
+            self.inbox.set_limit(most)
         if not policy.is_fetch:
             self.inbox.counts_bytes = policy.counts_bytes
             self.inbox.threshold = (
@@ -179,6 +183,7 @@ class Pulling:
         """Ends it; messages that were not taken are left to the server."""
 
         def end() -> None:
+            self._take_pin()
             self._machine.stopped()
             self._act()
 
@@ -210,9 +215,8 @@ class Pulling:
         """Forgets the subscriptions of pulls that did not end for certain."""
 
         def forget() -> None:
-            for lane in self._parted:
-                self._lanes.drop(lane)
-            self._parted.clear()
+            self._take_pin()
+            self._drop_parted()
 
         if self._parted:
             self._loop.call(forget)
@@ -227,24 +231,21 @@ class Pulling:
     def _refill(self) -> None:
         now = monotonic()
         self._sync(now)
-        self._machine.taken(now)
+        self._machine.counted(now)
         self._act()
 
     def noticed(self, lane: Lane) -> None:
-        """A status came on a lane, or its pull has brought everything."""
+        """A status came on a lane, or everything that was wanted."""
         now = monotonic()
         self._sync(now)
         pull = next((pull for pull, known in self._open.items() if known is lane), None)
-        if pull is None:
-            lane.statuses.clear()
-            return
         while lane.statuses:
             msg = lane.statuses[0]
-            self._machine.status(pull, msg.status or 0, msg.description or "", now)
+            if pull is not None:
+                self._machine.status(pull, msg.status or 0, msg.description or "", now)
             if lane.statuses:
                 lane.statuses.popleft()
-        if lane.is_open and lane.is_spent:
-            self._machine.spent(pull, now)
+        self._machine.counted(now)
         self._act()
 
     def tick(self, now: float) -> None:
@@ -264,7 +265,7 @@ class Pulling:
     def unlinked(self, now: float) -> None:
         """The link is gone, and its pulls."""
         self._sync(now)
-        self._machine.unlinked()
+        self._machine.unlinked(now)
         self._act()
 
     def closed(self, error: Exception) -> None:
@@ -288,12 +289,17 @@ class Pulling:
         inbox, machine = self.inbox, self._machine
         for pull, lane in self._open.items():
             machine.brought(pull, lane.messages, lane.bytes)
-            if lane.pin is not None:
-                self._pin = lane.pin
         machine.holds(inbox.count, inbox.bytes, inbox.arrived)
         if inbox.heard != self._heard:
             self._heard = inbox.heard
             machine.heard(now - inbox.silence)
+        self._take_pin()
+
+    def _take_pin(self) -> None:
+        """Every pull of the consumer says from now on whose pin it has."""
+        if self.inbox.pin is not None:
+            self._lanes.pins[self._group] = self.inbox.pin
+            self.inbox.pin = None
 
     def _act(self) -> None:
         """Does what the machine asks for."""
@@ -306,19 +312,39 @@ class Pulling:
                     if is_certain:
                         self._lanes.give_back(lane)
                     else:
-                        self._lanes.part(lane)
-                        self._parted.append(lane)
+                        self._part(lane)
                 case Warn(error):
                     if self._on_warning is not None:
                         self._on_warning(error)
                 case Signal.UNPINNED:
-                    self._pin = None
+                    self._lanes.pins.pop(self._group, None)
                 case Signal.LOOK_UP:
                     if self._look_up is not None:
                         self._look_up(self)
                 case Signal.ENDED:
                     self._leave()
         self.deadline = self._machine.deadline
+
+    def _part(self, lane: Lane) -> None:
+        """What the server sent before it hears of the end is still taken."""
+        self._parted = [
+            (parted, fence)
+            for parted, fence in self._parted
+            if fence is None or not self._drop_behind(parted, fence)
+        ]
+        self._lanes.part(lane)
+        # At the end of a conversation all are dropped at once.
+        self._parted.append((lane, None if self.is_ended else self._loop.fence()))
+
+    def _drop_behind(self, lane: Lane, fence: Gate) -> bool:
+        if fence.is_open:
+            self._lanes.drop(lane)
+        return fence.is_open
+
+    def _drop_parted(self) -> None:
+        for lane, _ in self._parted:
+            self._lanes.drop(lane)
+        self._parted.clear()
 
     def _leave(self) -> None:
         loop = self._loop
@@ -327,9 +353,7 @@ class Pulling:
         if self in loop.watchers:
             loop.watchers.remove(self)
         if not self._machine.policy.is_fetch:
-            for lane in self._parted:
-                self._lanes.drop(lane)
-            self._parted.clear()
+            self._drop_parted()
         self.inbox.threshold = -1
         # No cycles: what it held for the user goes when the user lets go of it.
         self.inbox.on_due = None
@@ -368,6 +392,6 @@ class Pulling:
         for name, value in self._fields.items():
             spelled = str(value) if isinstance(value, int) else f'"{value}"'
             parts.append(f'"{name}":{spelled}'.encode())
-        if self._pin is not None:
-            parts.append(f'"id":"{self._pin}"'.encode())
+        if self._group in self._lanes.pins:
+            parts.append(f'"id":"{self._lanes.pins[self._group]}"'.encode())
         return b"{" + b",".join(parts) + b"}"

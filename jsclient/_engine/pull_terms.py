@@ -1,0 +1,65 @@
+"""What goes into a pull conversation and what comes out of it."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from ..jetstream_errors import PullError
+
+
+class Policy(NamedTuple):
+    """What a conversation is for."""
+
+    is_fetch: bool
+    max_messages: int  # held and owed; of a fetch: wanted
+    max_bytes: int = 0  # 0: no limit of bytes
+    threshold_messages: int = 0
+    threshold_bytes: int = 0
+    expires: float = 30.0  # of a fetch: what is left of its time counts
+    heartbeat: float = 0.0  # 0: none
+    stop_after: int = 0  # 0: never
+    no_wait: bool = False
+    batch_limit: int = 0  # what the consumer accepts; 0: anything
+    is_fragile: bool = False  # trouble that is otherwise overcome ends it
+    doing: str = "pull messages"
+
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether bytes, not messages, are the limit."""
+        return self.max_bytes > 0
+
+
+class Ask(NamedTuple):
+    """Send a pull."""
+
+    pull: int
+    batch: int
+    max_bytes: int  # 0: none
+    expires: float  # 0: never
+    heartbeat: float  # 0: none
+    no_wait: bool
+
+
+class Close(NamedTuple):
+    """A pull is over. If that is certain, nothing more can come of it."""
+
+    pull: int
+    is_certain: bool
+
+
+class Warn(NamedTuple):
+    """Something to tell the user; the conversation goes on."""
+
+    error: PullError
+
+
+class Signal(Enum):
+    """Outputs without data."""
+
+    UNPINNED = "unpinned"  # forget the pin
+    LOOK_UP = "look up"  # is the consumer still there?
+    ENDED = "ended"
+
+
+Output = Ask | Close | Warn | Signal
