@@ -3,14 +3,17 @@
 A handler that raises (an alarm, say) raises in whatever the main thread is doing, which
 may be the middle of the loop. Its exception belongs to the user and says nothing of the
 link. Its class does not tell: a `TimeoutError` of an alarm is an `OSError` like that of
-a socket. Its traceback does: a handler is called with the frame that it interrupts.
+a socket. Its traceback does: only our code and the standard library's runs in the loop,
+and what is called with the frame that it interrupts is a handler.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 from types import FrameType
 
+_OURS = __name__.partition(".")[0]
 _VARARGS = 0x04  # inspect.CO_VARARGS; importing inspect for it costs milliseconds
 
 
@@ -21,11 +24,19 @@ def is_from_signal_handler(error: BaseException) -> bool:
     passed: set[int] = set()
     step = error.__traceback__
     while step is not None:
-        if any(id(one) in passed for one in _arguments(step.tb_frame)):
+        frame = step.tb_frame
+        if passed and _is_foreign(frame):
             return True
-        passed.add(id(step.tb_frame))
+        if any(id(one) in passed for one in _arguments(frame)):
+            return True
+        passed.add(id(frame))
         step = step.tb_next
     return False
+
+
+def _is_foreign(frame: FrameType) -> bool:
+    module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return module != _OURS and module not in sys.stdlib_module_names
 
 
 def _arguments(frame: FrameType) -> list[object]:

@@ -101,9 +101,13 @@ def test_what_a_signal_handler_raises_is_told_from_what_the_loop_raises(
     def variadic(*arguments: object) -> None:
         handler(signal.SIGALRM, sys._getframe())
 
+    def forgetful(number: int, frame: FrameType | None) -> None:
+        frame = None
+        handler(number, frame)
+
     before = signal.getsignal(signal.SIGALRM)
     try:
-        for function in (handler, variadic):
+        for function in (handler, variadic, forgetful):
             signal.signal(signal.SIGALRM, function)
             with pytest.raises(kind) as caught:
                 signal.raise_signal(signal.SIGALRM)

@@ -27,12 +27,17 @@ STORM = """
 
     def handler(signum, frame):
         global raised
-        raised += 1
         signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0005, 0.004))
-        raise KIND("storm")
+        while frame is not None and frame.f_code is not at_work:
+            frame = frame.f_back
+        if frame is not None:  # the test's own loop is left in peace
+            raised += 1
+            raise KIND("storm")
 
     def weather(work, done=lambda: True, seconds=1.2):
         "Works again and again, whatever the handler interrupts."
+        global at_work
+        at_work = work.__code__
         end = time.monotonic() + seconds
         signal.signal(signal.SIGALRM, handler)
         signal.setitimer(signal.ITIMER_REAL, 0.002)
@@ -42,13 +47,8 @@ STORM = """
                 work()
             except KIND:
                 pass
-        while True:
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                signal.signal(signal.SIGALRM, signal.SIG_IGN)
-                return
-            except KIND:
-                pass
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
 
     KIND = {"Exception": Storm, "TimeoutError": TimeoutError,
             "KeyboardInterrupt": KeyboardInterrupt}[sys.argv[2]]
@@ -307,11 +307,12 @@ def test_ctrl_c_ends_connect_and_leaves_nothing_open() -> None:
 def test_a_handler_may_publish_and_request_while_its_thread_waits(url: str) -> None:
     children.run(
         """
-    import signal, sys, threading, time
+    import itertools, signal, sys, threading, time
     import jsclient
 
     nc = jsclient.connect(sys.argv[1])
     other = jsclient.connect(sys.argv[1])
+    numbers = itertools.count()
     echo = other.subscribe("echo", callback=lambda msg: msg.respond(msg.data))
     other.flush()
     sub = nc.subscribe("handled")
@@ -319,7 +320,7 @@ def test_a_handler_may_publish_and_request_while_its_thread_waits(url: str) -> N
     answers = []
 
     def handler(signum, frame):
-        nc.publish("handled", b"%d" % len(answers))
+        nc.publish("handled", b"%d" % next(numbers))
         answers.append(nc.request("echo", b"?", timeout=5).data)
 
     signal.signal(signal.SIGALRM, handler)
@@ -332,7 +333,7 @@ def test_a_handler_may_publish_and_request_while_its_thread_waits(url: str) -> N
     signal.setitimer(signal.ITIMER_REAL, 0)
     # A wait whose end the handler's own wait has swallowed would last to its deadline.
     assert time.monotonic() - begun < 15
-    assert got == [b"%d" % number for number in range(100)]
+    assert len(set(got)) == 100, got  # handlers may interrupt each other, too
     assert set(answers) == {b"?"}
     nc.close()
     other.close()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 import jsclient
+from jsclient import events
 from jsclient.server import Server
 from tests.harness.proxy import FaultProxy
 from tests.live.support import Events, all_results, responder, until
@@ -205,9 +206,9 @@ def test_answers_stay_with_their_questions_while_the_link_is_reset(
 
         results = all_results(41, work)
         assert sum(right for right, _ in results) > 100
-        assert nc.stats().reconnects >= 3
-        nc.flush(timeout=10)
-        assert nc.request("reset.echo", b"well", timeout=5).data == b"well"
+        told.wait(events.Reconnected, 3)
+        until(lambda: nc.is_connected, "the last cut is mended")
+        assert nc.request("reset.echo", b"well", timeout=10).data == b"well"
 
 
 def test_links_that_are_left_by_many_threads_at_once_are_replaced(
