@@ -7,6 +7,7 @@ learns whether any byte of the request was sent.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from time import monotonic
 
@@ -41,8 +42,13 @@ def exchange(
     data: Buffer,
     headers: HeadersLike | None,
     deadline: float,
+    *,
+    patience: float = math.inf,
 ) -> Msg:
     """Sends a request on the next link that is up and returns the answer.
+
+    After `patience` seconds of silence it is sent again, later ones after twice as long
+    each, and the first answer counts.
 
     Raises UnsentError or UnansweredError, PermissionsViolationError when the server
     refuses the subject, and whatever a wrong argument deserves.
@@ -54,6 +60,12 @@ def exchange(
         if reply.error is not None:
             raise reply.error  # there is no inbox for the answer
         send(loop, subject, data, headers, reply, deadline)
+        while (until := monotonic() + patience) < deadline:
+            if loop.wait(reply, until):
+                break
+            patience *= 2
+            if reply.is_begun:  # what still waits to be sent needs no second one
+                send(loop, subject, data, headers, reply, deadline)
         return receive(loop, reply, deadline)
     finally:
         replies.drop(reply)

@@ -80,7 +80,7 @@ class Keeper:
         loop, now = self._loop, monotonic()
         live = loop.live
         loop.forget_orphans()
-        look_at = loop.patrol(now)
+        look_at = loop.patrol.look(now)
         if live is not None and live.link.error is not None:
             loop.fail(live, live.link.error)
             return

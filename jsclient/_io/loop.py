@@ -13,7 +13,6 @@ signal handler runs in it, so none of its steps is ever cut short.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import selectors
 import socket
@@ -50,14 +49,13 @@ from .dial import Call, Fields, Interrupted, Patience, dial
 from .dispatch import Dispatch, Handler, logger
 from .interruption import is_from_signal_handler
 from .keeper import Keeper
+from .patrol import Patrol
+from .search import first_call
+from .table import Entry, Table
 
 if TYPE_CHECKING:
     from ..subscription import Subscription
 
-# How long the keeper lets unsent bytes gather before it sends them.
-LINGER = 0.002
-# How many looks without a new message end its patrol.
-QUIET_LOOKS = 10
 # How long `close` lets a slow link take the last bytes.
 LAST_WORDS = 0.5
 
@@ -114,49 +112,8 @@ class Watcher(Protocol):
     def unlinked(self, now: float) -> None:
         """The link is gone, and what was under way on it."""
 
-    def closed(self, error: Exception) -> None:
+    def closed(self, error: errors.Error) -> None:
         """There will be no further link."""
-
-
-class Entry:
-    """A subscription as the server has to know it."""
-
-    __slots__ = (
-        "asked",
-        "is_draining",
-        "on_notice",
-        "owner",
-        "queue",
-        "route",
-        "subject",
-    )
-
-    def __init__(
-        self,
-        subject: str,
-        queue: str | None,
-        route: Route,
-        owner: weakref.ref[Subscription] | None,
-        on_notice: Callable[[], None] | None,
-        asked: str | None,
-    ) -> None:
-        self.subject = subject
-        self.queue = queue
-        self.route = route
-        # None for the inbox of requests. Weak: a subscription that nobody holds is
-        # ended.
-        self.owner = owner
-        self.on_notice = (
-            on_notice  # called at the helm when the parser notices the route
-        )
-        # The subject of the one request whose answers come here and end with its link.
-        self.asked = asked
-        self.is_draining = False
-
-    @property
-    def subscription(self) -> Subscription | None:
-        """The user's handle, if it still exists."""
-        return None if self.owner is None else self.owner()
 
 
 class Loop:
@@ -173,7 +130,8 @@ class Loop:
         self.pool = pool
         self.dispatch = Dispatch(on_event)
         self.outbox = Outbox(options.write_buffer, options.reconnect_buffer)
-        self.routes = Routes()
+        self.table = Table()
+        self.patrol = Patrol(self.outbox)
         self.helm = Helm(self._drive, monotonic, self.outbox, self.wake)
         self.live: Live | None = None
         self.info = ServerInfo()
@@ -182,9 +140,7 @@ class Loop:
         self.reconnects = 0
         self.linked = Gate()  # opens with the next link
         self.finished = Gate()  # opens when nothing of the connection is left
-        self.entries: dict[int, Entry] = {}
         self.callers: set[Subscription] = set()  # whose callbacks may still be called
-        self.replies: Replies | None = None
         self.machines: list[Machine] = []
         self.watchers: list[Watcher] = []
         self.courier = Courier(self, self.outbox)
@@ -195,11 +151,7 @@ class Loop:
         self._is_closing = False
         self._close_error: Exception | None = None
         self._has_bad_headers = False
-        self._sids = itertools.count(1)
-        self._orphans: deque[int] = deque()
-        self._look_at = math.inf
-        self._looked_at_messages = 0
-        self._quiet_looks = 0
+        self._orphans: deque[Callable[[], None]] = deque()
         self._past = {"in": 0, "out": 0, "in_messages": 0, "in_bytes": 0}
         # One for reading, one for a full socket: changing the events of a selector is
         # Python code, which a signal handler that raises could leave half done.
@@ -358,7 +310,7 @@ class Loop:
         """Nothing to read: sends what is due and sleeps until something happens."""
         wake_at = min(deadline, self._next_tick(live))
         if what is None:
-            wake_at = min(wake_at, self.patrol(now))
+            wake_at = min(wake_at, self.patrol.look(now))
         elif self.outbox:
             self.outbox.send()
         if live.link.error is not None:
@@ -376,32 +328,6 @@ class Loop:
                 with contextlib.suppress(BlockingIOError):
                     self._bell.recv(4096)
         self.helm.is_resting = False
-
-    def patrol(self, now: float) -> float:
-        """Sends what publishers left in the outbox; when the keeper must look again.
-
-        A burst is given a moment to gather, for its publisher sends what is worth a
-        system call by itself. The keeper goes on looking until nobody published for a
-        while: to be told of each message would cost more than the message.
-        """
-        outbox = self.outbox
-        if not outbox and not outbox.is_alerted:
-            self._look_at = math.inf
-        elif self._look_at == math.inf:
-            outbox.look_after()
-            self._look_at = now + LINGER
-        elif now >= self._look_at:
-            if outbox.send() or outbox.messages != self._looked_at_messages:
-                self._looked_at_messages = outbox.messages
-                self._quiet_looks = 0
-            else:
-                self._quiet_looks += 1
-            self._look_at = now + LINGER
-            if self._quiet_looks >= QUIET_LOOKS:
-                self._quiet_looks = 0
-                if not outbox.look_away():
-                    self._look_at = math.inf
-        return self._look_at
 
     def _next_tick(self, live: Live) -> float:
         """When `_tick` has something to do."""
@@ -491,59 +417,19 @@ class Loop:
             raise error
         if isinstance(error, errors.PermissionsViolationError):
             if refusal.scope == "subscription":
-                entry = self._entry_of(error)
+                entry = self.table.refused(error)
                 if entry is not None:
-                    self._end(entry, error)
+                    self.table.end(entry, error)
                     self.tell(events.ErrorEvent(error, entry.subscription))
                     return
-            elif self._fail_request(error):
+            elif self.table.fail_request(error):
                 return
         self.tell(events.ErrorEvent(error))
 
-    def _fail_request(self, error: errors.PermissionsViolationError) -> bool:
-        """Whether a waiting request was refused by this."""
-        for entry in list(self.entries.values()):
-            if entry.asked is not None and entry.asked == error.subject:
-                self._end(entry, error)
-                return True
-            if isinstance(entry.route, Replies) and entry.route.fail_subject(
-                error.subject, error
-            ):
-                if entry.on_notice is not None:
-                    entry.on_notice()
-                return True
-        return False
-
-    def _entry_of(self, error: errors.PermissionsViolationError) -> Entry | None:
-        """The subscription that a permissions error is about."""
-        if error.sid is not None:
-            return self.entries.get(error.sid)
-        for entry in list(self.entries.values()):
-            if (entry.subject, entry.queue) == (error.subject, error.queue):
-                return entry
-        return None
-
-    def _end(self, entry: Entry, error: Exception) -> None:
-        """The server does not have this subscription: its readers are told."""
-        for sid, known in list(self.entries.items()):
-            if known is entry:
-                self.forget(sid)
-        if isinstance(entry.route, Inbox):
-            entry.route.end(error)
-        elif isinstance(entry.route, Replies):
-            entry.route.fail_all(error)
-            if entry.on_notice is not None:
-                entry.on_notice()
-            if entry.route is self.replies:
-                self.replies = None
-
     def _noticed(self, route: Route) -> None:
         """An inbox began to drop or came to its limit, or answers were gathered."""
-        for sid, entry in list(self.entries.items()):
-            if entry.route is not route:
-                continue
-            if entry.on_notice is not None:
-                entry.on_notice()
+        for sid, entry in self.table.of_route(route):
+            entry.notice()
             if isinstance(route, Inbox):
                 if route.report_drop() and entry.subscription is not None:
                     self.tell(events.SlowConsumer(entry.subscription, route.dropped))
@@ -551,6 +437,21 @@ class Loop:
                     self.forget(sid)
 
     # Subscriptions --------------------------------------------------------------------
+
+    @property
+    def entries(self) -> dict[int, Entry]:
+        """The subscriptions by their sids."""
+        return self.table.entries
+
+    @property
+    def routes(self) -> Routes:
+        """Where the parser delivers."""
+        return self.table.routes
+
+    @property
+    def replies(self) -> Replies | None:
+        """The inbox of requests, once there was one."""
+        return self.table.replies
 
     def subscribe(
         self,
@@ -567,13 +468,15 @@ class Loop:
         An inbox for the answers to one request, to the subject `asked`, ends when the
         link is lost or the request is refused.
         """
-        sid = next(self._sids)
+        sid = self.table.new_sid()
         frame = sub_frame(subject, queue, sid)
         owner = None
         if subscription is not None:
             owner = weakref.ref(subscription, lambda _: self.orphaned(sid))
-        self.entries[sid] = Entry(subject, queue, route, owner, on_notice, asked)
-        self.routes.add(sid, route)
+        self.table.add(
+            sid,
+            Entry(subject, queue, route, owner=owner, on_notice=on_notice, asked=asked),
+        )
         self._control(frame)
         return sid
 
@@ -593,18 +496,21 @@ class Loop:
 
     def forget(self, sid: int) -> None:
         """Messages of the sid are dropped from now on."""
-        self.routes.remove(sid)
-        self.entries.pop(sid, None)
+        self.table.remove(sid)
 
     def orphaned(self, sid: int) -> None:
         """Nobody holds the subscription. The collector calls: it takes no lock."""
-        self._orphans.append(sid)
+        self.abandoned(lambda: self.unsubscribe(sid))
+
+    def abandoned(self, end: Callable[[], None]) -> None:
+        """Nobody holds something that the keeper is to end; takes no lock either."""
+        self._orphans.append(end)
         self.alert()
 
     def forget_orphans(self) -> None:
-        """The keeper's part of `orphaned`."""
+        """The keeper's part of `abandoned`."""
         while self._orphans:
-            self.unsubscribe(self._orphans.popleft())
+            self._orphans.popleft()()
 
     def _control(self, frame: bytes) -> None:
         if self.outbox.control(frame):
@@ -630,7 +536,8 @@ class Loop:
 
     def request_inbox(self) -> Replies:
         """The inbox of all requests, subscribed when first needed."""
-        replies = self.replies
+        table = self.table
+        replies = table.replies
         if replies is None:
             from .._engine.arguments import unique_name
 
@@ -638,12 +545,13 @@ class Loop:
             fresh = Replies(prefix, self)
             sid = self.subscribe(prefix + "*", None, fresh)
             # Others see it when its SUB is on the way, not before.
-            replies = self.replies = fresh if self.replies is None else self.replies
+            replies = fresh if table.replies is None else table.replies
+            table.replies = replies
             if replies is not fresh:
                 self.unsubscribe(sid)
             elif fresh.reason is not None:
                 # Refused already: this request fails, the next one asks again.
-                self.replies = None
+                table.replies = None
         return replies
 
     # Links ----------------------------------------------------------------------------
@@ -670,49 +578,8 @@ class Loop:
         self.keeper.ring()
 
     def connect(self, timeout: float) -> None:
-        """The first link, made by the caller: every server once, one deadline."""
-        deadline = monotonic() + timeout
-        failures: list[tuple[str, Exception]] = []
-        servers = self.pool.initial()
-        for place, server in enumerate(servers):
-            now = monotonic()
-            share = (deadline - now) / (len(servers) - place)
-            if share <= 0:
-                error: Exception = errors.TimeoutError(
-                    f"no time was left for {server.label}"
-                )
-                failures.append((server.label, error))
-                continue
-            try:
-                call = dial(server, self.options, self._fields, Patience(now + share))
-            except errors.Error as failure:
-                self.pool.failed(server, failure, monotonic())
-                failures.append((server.label, failure))
-            else:
-                self._take(call)
-                return
-        raise self._no_servers(failures, timeout)
-
-    def _no_servers(
-        self, failures: list[tuple[str, Exception]], timeout: float
-    ) -> Exception:
-        """The error of a failed connect: what the servers said."""
-        for _, error in failures:
-            if isinstance(error, errors.AuthenticationError | errors.TLSError):
-                return error
-        if len(failures) == 1:
-            error = failures[0][1]
-            if not isinstance(error, errors.TimeoutError) and not _is_refused(error):
-                return error
-        told = "; ".join(str(error) for _, error in failures)
-        summary = errors.NoServersError(
-            f"no server could be reached within {timeout:g} s: {told}. "
-            "Is nats-server running?",
-            tuple(failures),
-        )
-        if all(isinstance(error, errors.TimeoutError) for _, error in failures):
-            return errors.ConnectTimeoutError(str(summary), tuple(failures))
-        return summary
+        """The first link, made by the caller."""
+        self._take(first_call(self.pool, self.options, self._fields, timeout))
 
     def _take(self, call: Call) -> None:
         try:
@@ -732,7 +599,7 @@ class Loop:
             max_pings_out=self.options.max_pings_out,
             now=now,
         )
-        call.parser.bind(self.routes)
+        call.parser.bind(self.table.routes)
         live = Live(call, session)
         self.info = call.info
         self._has_bad_headers = False
@@ -749,9 +616,8 @@ class Loop:
         self.live = live
         if self.status in (Status.CONNECTING, Status.RECONNECTING):
             self.status = Status.CONNECTED
-        refused = self.outbox.attach(call.link, self._replay())
-        for watcher in list(self.watchers):
-            watcher.linked(now)
+        refused = self.outbox.attach(call.link, self.table.replay())
+        self._tell_watchers(lambda watcher: watcher.linked(now))
         self.helm.start(call.link)
         self.linked.open()
         self._discover(call.info, is_news=self._was_connected)
@@ -772,21 +638,21 @@ class Loop:
             self.tell(events.Connected(call.server.label))
         self.keeper.ring()
 
-    def _replay(self) -> bytes:
-        """SUB, and UNSUB with what is left of a limit, for every live subscription."""
-        frames: list[bytes] = []
-        for sid, entry in sorted(self.entries.items()):
-            if entry.is_draining:
-                continue
-            limit = 0
-            if isinstance(entry.route, Inbox) and entry.route.limit:
-                limit = entry.route.limit - entry.route.arrived
-                if limit <= 0:
-                    continue
-            frames.append(sub_frame(entry.subject, entry.queue, sid))
-            if limit:
-                frames.append(unsub_frame(sid, limit))
-        return b"".join(frames)
+    def _tell_watchers(self, tell: Callable[[Watcher], None]) -> None:
+        """Tells them at the helm, where other threads begin and end what is theirs.
+
+        Not for ever: a signal handler may wait at the helm for what we are about to do.
+        """
+
+        def job() -> None:
+            for watcher in list(self.watchers):
+                tell(watcher)
+
+        deadline = monotonic() + 1.0
+        while not self.helm.run(job):
+            if not self.helm.leaving().sleep(deadline - monotonic()):
+                job()
+                return
 
     def end_link(self) -> None:
         """The keeper's first step after a loss: nobody is at the helm."""
@@ -814,16 +680,8 @@ class Loop:
         gone = errors.DisconnectedError(f"the link to {live.server.label} was lost")
         gone.__cause__ = error
         live.session.ended(gone)
-        for watcher in list(self.watchers):
-            watcher.unlinked(monotonic())
-        for entry in list(self.entries.values()):
-            if entry.asked is not None:
-                self._end(entry, gone)
-            elif isinstance(entry.route, Replies):
-                entry.route.fail_tied(gone)
-                if entry.on_notice is not None:
-                    entry.on_notice()
-        self._finish_draining()
+        self._tell_watchers(lambda watcher: watcher.unlinked(monotonic()))
+        self.table.lose_link(gone)
         if self.status == Status.CONNECTED:
             self.status = Status.RECONNECTING
         if isinstance(error, errors.ProtocolError):
@@ -835,14 +693,6 @@ class Loop:
         self._past["out"] += live.link.bytes_out
         self._past["in_messages"] += live.parser.messages
         self._past["in_bytes"] += live.parser.payload_bytes
-
-    def _finish_draining(self) -> None:
-        """A draining subscription gets nothing more once its link is gone."""
-        for sid, entry in list(self.entries.items()):
-            if entry.is_draining:
-                self.forget(sid)
-                if isinstance(entry.route, Inbox):
-                    entry.route.end()
 
     def recover(self) -> None:
         """The keeper's work after a loss: dial until there is a link or no hope."""
@@ -899,7 +749,7 @@ class Loop:
         """Whether the connection was told to end."""
         return self._is_closing
 
-    def closed_error(self) -> Exception:
+    def closed_error(self) -> errors.Error:
         """Why calls are refused now."""
         if self.finished.is_open and isinstance(self._close_error, errors.ForkedError):
             return errors.ForkedError(str(self._close_error))
@@ -1011,8 +861,7 @@ class Loop:
         for entry in self.entries.values():
             if isinstance(entry.route, Inbox):
                 entry.route.end(self._close_error)
-        self.entries.clear()
-        self.routes = Routes()
+        self.table = Table()
         # Closing the child's descriptors leaves the parent's open files as they are.
         # The selector is closed as a whole: unregistering would reach into the
         # parent's.
@@ -1039,7 +888,3 @@ class Loop:
             "total_bytes_out": past["out"] + (link.bytes_out if link else 0),
             "reconnects": self.reconnects,
         }
-
-
-def _is_refused(error: Exception) -> bool:
-    return isinstance(error.__cause__, ConnectionRefusedError)

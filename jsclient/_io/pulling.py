@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import deque
 from collections.abc import Callable, Mapping
 from time import monotonic
 
@@ -94,9 +95,10 @@ class Lanes:
         self._prefix = self._new_prefix()
         self._count = 0
 
-    def closed(self, error: Exception) -> None:
+    def closed(self, error: errors.Error) -> None:
         """The connection is closed, and its subscriptions are gone."""
-        self.unlinked(0.0)
+        # Whoever closes it may not be at the helm; the keeper tells once more, later.
+        self._loop.helm.run(lambda: self.unlinked(0.0))
 
     def orphan(self) -> None:
         """Nobody holds the consumer any more. Called by a finalizer: takes no lock."""
@@ -140,7 +142,9 @@ class Pulling:
         self._look_up = look_up
         self._open: dict[int, Lane] = {}
         self._parted: list[tuple[Lane, Gate | None]] = []
+        self._to_do: deque[Output] = deque()
         self._heard = 0
+        self._closed_error: errors.Error | None = None
         if most := policy.max_messages if policy.is_fetch else policy.stop_after:
             # What comes beyond that, after all, is left to the server.
             self.inbox.set_limit(most)
@@ -154,14 +158,14 @@ class Pulling:
             self.inbox.on_due = self._take_note
 
     @property
-    def error(self) -> JetStreamError | None:
+    def error(self) -> errors.Error | None:
         """What ended it, None if nothing went wrong."""
-        return self._machine.error
+        return self._machine.error or self._closed_error
 
     @property
     def is_ended(self) -> bool:
         """Whether it asks for nothing more."""
-        return self._machine.is_ended
+        return self._machine.is_ended or self.over.is_open
 
     # What users' threads call ---------------------------------------------------------
 
@@ -181,24 +185,29 @@ class Pulling:
 
     def stop(self) -> None:
         """Ends it; messages that were not taken are left to the server."""
+        if not self.over.is_open:
+            self._loop.call(self._stop)
 
-        def end() -> None:
-            self._take_pin()
-            self._machine.stopped()
-            self._act()
+    def _stop(self) -> None:
+        self._take_pin()
+        self._machine.stopped()
+        self._act()
 
-        self._loop.call(end)
+    def abandon(self) -> None:
+        """Nobody holds it any more: the keeper stops it. For finalizers."""
+        if not self.over.is_open and not self._loop.is_closing:
+            self._loop.abandoned(self.stop)
 
     def drain(self, deadline: float) -> bool:
         """Ends it with everything that is under way; whether that was in time."""
         fences: list[Gate] = []
 
         def begin() -> None:
+            if self.is_ended:
+                return
             self._machine.drained()
-            for lane in self._open.values():
-                self._lanes.part(lane)
-            if self._open:
-                fences.append(self._loop.fence())
+            self._act()
+            fences.extend(fence for _, fence in self._parted if fence is not None)
 
         self._loop.call(begin)
         in_time = all(self._loop.wait(fence, deadline) for fence in fences)
@@ -268,12 +277,16 @@ class Pulling:
         self._machine.unlinked(now)
         self._act()
 
-    def closed(self, error: Exception) -> None:
-        """The connection is closed."""
+    def closed(self, error: errors.Error) -> None:
+        """The connection is closed: readers are told at once.
+
+        Whoever closes it may not be at the helm; the keeper tells once more, later.
+        """
         if not self.over.is_open:
+            self._closed_error = error
             self.inbox.end(error)
-            self._machine.stopped()
-            self._act()
+            self.over.open()
+        self._loop.helm.run(self._stop)
 
     def missing(self, error: JetStreamError) -> None:
         """The consumer is gone for certain."""
@@ -302,28 +315,40 @@ class Pulling:
             self.inbox.pin = None
 
     def _act(self) -> None:
-        """Does what the machine asks for."""
-        for output in self._machine.take_output():
-            match output:
-                case Ask():
-                    self._ask(output)
-                case Close(pull, is_certain):
-                    lane = self._open.pop(pull)
-                    if is_certain:
-                        self._lanes.give_back(lane)
-                    else:
-                        self._part(lane)
-                case Warn(error):
-                    if self._on_warning is not None:
-                        self._on_warning(error)
-                case Signal.UNPINNED:
-                    self._lanes.pins.pop(self._group, None)
-                case Signal.LOOK_UP:
-                    if self._look_up is not None:
-                        self._look_up(self)
-                case Signal.ENDED:
-                    self._leave()
+        """Does what the machine asks for.
+
+        Each thing is put away only after it was done, and may be done twice: when an
+        exception of a signal handler comes in between, the next tick goes on.
+        """
+        self.deadline = -math.inf
+        self._to_do.extend(self._machine.take_output())
+        while self._to_do:
+            self._do(self._to_do[0])
+            if self._to_do:
+                self._to_do.popleft()
         self.deadline = self._machine.deadline
+
+    def _do(self, output: Output) -> None:
+        match output:
+            case Ask():
+                self._ask(output)
+            case Close(pull, is_certain):
+                lane = self._open.get(pull)
+                if lane is not None and is_certain:
+                    self._lanes.give_back(lane)
+                elif lane is not None:
+                    self._part(lane)
+                self._open.pop(pull, None)
+            case Warn(error):
+                if self._on_warning is not None:
+                    self._on_warning(error)
+            case Signal.UNPINNED:
+                self._lanes.pins.pop(self._group, None)
+            case Signal.LOOK_UP:
+                if self._look_up is not None:
+                    self._look_up(self)
+            case Signal.ENDED:
+                self._leave()
 
     def _part(self, lane: Lane) -> None:
         """What the server sent before it hears of the end is still taken."""
@@ -362,6 +387,9 @@ class Pulling:
         self.over.open()
 
     def _ask(self, ask: Ask) -> None:
+        begun = self._open.pop(ask.pull, None)
+        if begun is not None:
+            self._part(begun)  # nobody knows whether it was sent
         lane, reply = self._lanes.take(self)
         lane.is_pinned = self._is_pinned
         lane.open(self.inbox, reply, ask.batch, ask.max_bytes)

@@ -1,0 +1,160 @@
+"""The subscriptions of a connection, as the server has to know them.
+
+The table outlives links: what it holds is replayed on the next one. It sends nothing by
+itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .. import errors
+from .._core import Inbox, Replies, Route, Routes, sub_frame, unsub_frame
+
+if TYPE_CHECKING:
+    from ..subscription import Subscription
+
+
+class Entry:
+    """One subscription."""
+
+    __slots__ = (
+        "asked",
+        "is_draining",
+        "on_notice",
+        "owner",
+        "queue",
+        "route",
+        "subject",
+    )
+
+    def __init__(
+        self,
+        subject: str,
+        queue: str | None,
+        route: Route,
+        *,
+        owner: weakref.ref[Subscription] | None,
+        on_notice: Callable[[], None] | None,
+        asked: str | None,
+    ) -> None:
+        self.subject = subject
+        self.queue = queue
+        self.route = route
+        # None if it is none of the user's. Weak: one that nobody holds is ended.
+        self.owner = owner
+        # Called at the helm when the parser notices the route.
+        self.on_notice = on_notice
+        # The subject of the one request whose answers come here and end with its link.
+        self.asked = asked
+        self.is_draining = False
+
+    @property
+    def subscription(self) -> Subscription | None:
+        """The user's handle, if it still exists."""
+        return None if self.owner is None else self.owner()
+
+    def notice(self) -> None:
+        """Tells who gathers answers that there are some."""
+        if self.on_notice is not None:
+            self.on_notice()
+
+
+class Table:
+    """The entries by their sids, and the routes of the parser."""
+
+    def __init__(self) -> None:
+        self.entries: dict[int, Entry] = {}
+        self.routes = Routes()
+        self.replies: Replies | None = None  # the inbox of requests, when there is one
+        self._sids = itertools.count(1)
+
+    def new_sid(self) -> int:
+        """A number that no subscription of this connection ever had."""
+        return next(self._sids)
+
+    def add(self, sid: int, entry: Entry) -> None:
+        """Messages of the sid go to the entry's route from now on."""
+        self.entries[sid] = entry
+        self.routes.add(sid, entry.route)
+
+    def remove(self, sid: int) -> None:
+        """Messages of the sid are dropped from now on."""
+        self.routes.remove(sid)
+        self.entries.pop(sid, None)
+
+    def of_route(self, route: Route) -> list[tuple[int, Entry]]:
+        """The entries, mostly one, with this route."""
+        return [
+            (sid, entry)
+            for sid, entry in list(self.entries.items())
+            if entry.route is route
+        ]
+
+    def refused(self, error: errors.PermissionsViolationError) -> Entry | None:
+        """The subscription that a permissions error is about."""
+        if error.sid is not None:
+            return self.entries.get(error.sid)
+        for entry in list(self.entries.values()):
+            if (entry.subject, entry.queue) == (error.subject, error.queue):
+                return entry
+        return None
+
+    def fail_request(self, error: errors.PermissionsViolationError) -> bool:
+        """Whether a waiting request was refused by this."""
+        for entry in list(self.entries.values()):
+            if entry.asked is not None and entry.asked == error.subject:
+                self.end(entry, error)
+                return True
+            if isinstance(entry.route, Replies) and entry.route.fail_subject(
+                error.subject, error
+            ):
+                entry.notice()
+                return True
+        return False
+
+    def end(self, entry: Entry, error: Exception) -> None:
+        """The server does not have this subscription: its readers are told."""
+        for sid, known in list(self.entries.items()):
+            if known is entry:
+                self.remove(sid)
+        if isinstance(entry.route, Inbox):
+            entry.route.end(error)
+        elif isinstance(entry.route, Replies):
+            entry.route.fail_all(error)
+            entry.notice()
+            if entry.route is self.replies:
+                self.replies = None
+
+    def lose_link(self, gone: Exception) -> None:
+        """What must not outlive a link ends with it."""
+        for sid, entry in list(self.entries.items()):
+            if entry.asked is not None:
+                self.end(entry, gone)
+            elif isinstance(entry.route, Replies):
+                entry.route.fail_tied(gone)
+                entry.notice()
+            elif entry.is_draining:
+                # It gets nothing more.
+                self.remove(sid)
+                if isinstance(entry.route, Inbox):
+                    entry.route.end()
+
+    def replay(self) -> bytes:
+        """SUB, and UNSUB with what is left of a limit, for every live subscription."""
+        frames: list[bytes] = []
+        for sid, entry in sorted(self.entries.items()):
+            if entry.is_draining:
+                continue
+            limit = 0
+            if isinstance(entry.route, Inbox) and entry.route.limit:
+                limit = entry.route.limit - entry.route.arrived
+                if limit <= 0:
+                    continue
+            frames.append(sub_frame(entry.subject, entry.queue, sid))
+            if limit:
+                frames.append(unsub_frame(sid, limit))
+        return b"".join(frames)
