@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from typing import TypedDict
 
-from ._engine.arguments import Seconds, integer, seconds
+from ._engine.arguments import Seconds, integer, seconds, text
 from ._engine.pull import MANY, Policy
-from ._engine.values import check_group
+from ._engine.values import check_group, duration_ns
 from .config import ConsumerConfig
 from .errors import InvalidArgumentError
 
 DEFAULT_MESSAGES = 500
+# No count is larger: sums of them are exact everywhere.
+LARGEST = 1 << 53
 
 __all__ = ["MANY", "PullOptions", "consume_policy", "fetch_policy", "pull_fields"]
 
@@ -27,8 +29,10 @@ class PullOptions(TypedDict, total=False):
 
 def pull_fields(config: ConsumerConfig, pull: PullOptions) -> dict[str, int | str]:
     """The fields of a pull; ValueError for what the consumer would refuse."""
+    if unknown := set(pull) - set(PullOptions.__annotations__):
+        raise TypeError(f"there is no option {min(unknown)!r}")
     fields: dict[str, int | str] = {}
-    group = pull.get("group")
+    group = text(pull.get("group"), "group")
     groups = config.priority_groups
     if group is not None:
         fields["group"] = check_group(group, "group")
@@ -52,7 +56,7 @@ def pull_fields(config: ConsumerConfig, pull: PullOptions) -> dict[str, int | st
                 raise InvalidArgumentError(
                     f"{name} needs the priority policy 'overflow'"
                 )
-            fields[name] = integer(value, name, least=0)
+            fields[name] = _count(value, name, least=0)
     return fields
 
 
@@ -73,7 +77,10 @@ def consume_policy(
         raise InvalidArgumentError("give max_messages or max_bytes, not both")
     life = seconds(expires, "expires")
     if not 1 <= life < math.inf:
-        raise InvalidArgumentError(f"expires must be at least 1 second: {expires}")
+        raise InvalidArgumentError(
+            f"expires must be at least 1 second, and finite: {expires}"
+        )
+    duration_ns(life, "expires")
     beat = min(life / 2, 30.0)
     if idle_heartbeat is not None:
         beat = seconds(idle_heartbeat, "idle_heartbeat")
@@ -89,9 +96,9 @@ def consume_policy(
     messages = (
         DEFAULT_MESSAGES
         if max_messages is None
-        else integer(max_messages, "max_messages", least=1)
+        else _count(max_messages, "max_messages")
     )
-    size = 0 if max_bytes is None else integer(max_bytes, "max_bytes", least=1)
+    size = 0 if max_bytes is None else _count(max_bytes, "max_bytes")
     if size and limits.max_bytes and size > limits.max_bytes:
         raise InvalidArgumentError(
             f"max_bytes is {size}; the consumer allows {limits.max_bytes}"
@@ -107,6 +114,8 @@ def consume_policy(
     low_bytes = _threshold(threshold_bytes, "threshold_bytes", size) if size else 0
     if threshold_bytes is not None and not size:
         raise InvalidArgumentError("threshold_bytes needs max_bytes")
+    if threshold_messages is not None and size:
+        raise InvalidArgumentError("threshold_messages has no use beside max_bytes")
     return Policy(
         is_fetch=False,
         max_messages=MANY if size else messages,
@@ -115,9 +124,7 @@ def consume_policy(
         threshold_bytes=low_bytes,
         expires=life,
         heartbeat=beat,
-        stop_after=0
-        if stop_after is None
-        else integer(stop_after, "stop_after", least=1),
+        stop_after=0 if stop_after is None else _count(stop_after, "stop_after"),
         batch_limit=batch_limit,
         doing=doing,
     )
@@ -134,11 +141,12 @@ def fetch_policy(
     doing: str,
 ) -> Policy:
     """Checks the options of a fetch against the consumer's limits."""
-    integer(max_messages, "max_messages", least=1)
+    _count(max_messages, "max_messages")
     if max_bytes is not None:
-        integer(max_bytes, "max_bytes", least=1)
+        _count(max_bytes, "max_bytes")
     if timeout == math.inf:
         raise InvalidArgumentError("timeout must be finite: the server must know it")
+    duration_ns(timeout, "timeout")
     batch_limit = limits.max_batch or 0
     if max_bytes is None and batch_limit and max_messages > batch_limit:
         raise InvalidArgumentError(
@@ -167,6 +175,13 @@ def fetch_policy(
         batch_limit=batch_limit,
         doing=doing,
     )
+
+
+def _count(value: int, name: str, *, least: int = 1) -> int:
+    """A number of messages or bytes."""
+    if integer(value, name, least=least) > LARGEST:
+        raise InvalidArgumentError(f"{name} must be at most {LARGEST}, not {value}")
+    return value
 
 
 def _threshold(value: int | None, name: str, limit: int) -> int:

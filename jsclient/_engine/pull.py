@@ -222,6 +222,7 @@ class Conversation:
     def drained(self) -> None:
         """The user wants no further pulls, but what open ones brought."""
         self._is_stopped = True
+        self._lose_all()
         self._set_deadline()
 
     def take_output(self) -> list[Output]:

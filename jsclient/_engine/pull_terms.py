@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
 from ..jetstream_errors import PullError
+from .values import duration_ns
 
 
 class Policy(NamedTuple):
@@ -39,6 +42,21 @@ class Ask(NamedTuple):
     expires: float  # 0: never
     heartbeat: float  # 0: none
     no_wait: bool
+
+    def body(self, fields: Mapping[str, int | str]) -> bytes:
+        """What is sent, with further fields."""
+        body: dict[str, int] = {"batch": self.batch}
+        if self.max_bytes:
+            body["max_bytes"] = self.max_bytes
+        if self.expires:
+            body["expires"] = duration_ns(self.expires, "expires")
+        if self.heartbeat:
+            beat = duration_ns(self.heartbeat, "idle_heartbeat")
+            # The server refuses more than a half, to the nanosecond.
+            body["idle_heartbeat"] = min(beat, body["expires"] // 2)
+        if self.no_wait:
+            body["no_wait"] = True
+        return json.dumps({**body, **fields}, separators=(",", ":")).encode()
 
 
 class Close(NamedTuple):

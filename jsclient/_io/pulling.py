@@ -21,7 +21,6 @@ from .. import errors
 from .._core import Courier, Gate, Lane, PullInbox
 from .._engine.arguments import unique_name
 from .._engine.pull import Ask, Close, Conversation, Policy, Signal, Warn
-from .._engine.values import duration_ns
 from ..jetstream_errors import JetStreamError, PullError
 from .loop import Loop
 
@@ -395,31 +394,15 @@ class Pulling:
         lane.open(self.inbox, reply, ask.batch, ask.max_bytes)
         self._open[ask.pull] = lane
         loop = self._loop
+        fields = self._fields
+        if self._group in self._lanes.pins:
+            fields = {**fields, "id": self._lanes.pins[self._group]}
         # Without a link there is nothing to do: the watchers are told in a moment.
         with contextlib.suppress(
             errors.DisconnectedError, errors.ConnectionClosedError
         ):
             asked = loop.outbox.publish(
-                self._subject, self._body(ask), reply, None, True, None, True
+                self._subject, ask.body(fields), reply, None, True, None, True
             )
             if asked:
                 loop.alert()
-
-    def _body(self, ask: Ask) -> bytes:
-        parts = [b'"batch":%d' % ask.batch]
-        if ask.expires:
-            parts.append(b'"expires":%d' % duration_ns(ask.expires, "expires"))
-        if ask.max_bytes:
-            parts.append(b'"max_bytes":%d' % ask.max_bytes)
-        if ask.heartbeat:
-            parts.append(
-                b'"idle_heartbeat":%d' % duration_ns(ask.heartbeat, "idle_heartbeat")
-            )
-        if ask.no_wait:
-            parts.append(b'"no_wait":true')
-        for name, value in self._fields.items():
-            spelled = str(value) if isinstance(value, int) else f'"{value}"'
-            parts.append(f'"{name}":{spelled}'.encode())
-        if self._group in self._lanes.pins:
-            parts.append(f'"id":"{self._lanes.pins[self._group]}"'.encode())
-        return b"{" + b",".join(parts) + b"}"
