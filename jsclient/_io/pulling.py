@@ -21,6 +21,7 @@ from .. import errors
 from .._core import Courier, Gate, Lane, PullInbox
 from .._engine.arguments import unique_name
 from .._engine.pull import Ask, Close, Conversation, Policy, Signal, Warn
+from .._engine.pull_terms import Output
 from ..jetstream_errors import JetStreamError, PullError
 from .loop import Loop
 
