@@ -65,17 +65,18 @@ def read_ack(msg: Msg, subject: str) -> PubAck:
     if isinstance(error, dict):
         raise api_error(error, doing=f"publish to {subject!r}")
     try:
-        if error is None and answer["stream"]:
+        seq = answer.get("seq", 0)
+        if error is None and answer["stream"] and isinstance(seq, int):
             return PubAck(
                 answer["stream"],
-                answer.get("seq", 0),
+                seq,
                 duplicate=bool(answer.get("duplicate")),
                 domain=answer.get("domain"),
                 value=None if answer.get("val") is None else int(answer["val"]),
                 batch=answer.get("batch"),
                 count=answer.get("count", 0),
             )
-    except (LookupError, TypeError, ValueError, OverflowError):
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError):
         pass  # the core takes only what a stream may say
     raise InvalidAckError(subject, msg.data[:200])
 
@@ -532,10 +533,13 @@ def publish_all(
     """
     replies = loop.request_inbox()
     under_way: deque[tuple[Reply, float]] = deque()
+    unsent: dict[Reply, Exception] = {}
 
     def first() -> PubAck | errors.Error:
         reply, deadline = under_way[0]
         try:
+            if reply in unsent:
+                raise unsent.pop(reply)
             return read_ack(receive(loop, reply, deadline), reply.subject)
         except (UnsentError, UnansweredError) as error:
             problem = failure(error, reply.subject, None)
@@ -572,6 +576,7 @@ def publish_all(
                 if reply.error is None:
                     send(loop, subject, data, headers, reply, deadline, is_urgent=False)
             except Exception as error:  # noqa: BLE001 - it is raised in its turn
+                unsent[reply] = error
                 reply.fail(error)
         while under_way:
             yield first()

@@ -1,0 +1,715 @@
+"""Publishes to a stream that answers nonsense, falls silent, or is cut off."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+import jsclient
+from jsclient import errors
+from jsclient import jetstream_errors as failures
+from jsclient._core import PubAck
+from jsclient.jetstream import JetStream
+from tests.harness.proxy import FaultProxy
+from tests.harness.scripted import (
+    Peer,
+    Script,
+    ScriptedServer,
+    Step,
+    expect,
+    handshake,
+    reset,
+    send,
+    stall,
+    wait,
+)
+from tests.net.client import Recorder, answer_pings, connected
+from tests.net.frames import client_frames
+from tests.net.jetstream_peer import Answer, Request, answering
+
+INFO = {"jetstream": True, "headers": True, "version": "2.15.1"}
+PATIENCE = 20.0
+
+Way = Callable[[JetStream, str, bytes], PubAck]
+
+
+def by_publish(js: JetStream, subject: str, data: bytes) -> PubAck:
+    return js.publish(subject, data)
+
+
+def by_future(js: JetStream, subject: str, data: bytes) -> PubAck:
+    return js.publish_async(subject, data).result(PATIENCE)
+
+
+def by_pipeline(js: JetStream, subject: str, data: bytes) -> PubAck:
+    (ack,) = js.publish_all([(subject, data)])
+    assert isinstance(ack, PubAck)
+    return ack
+
+
+WAYS = pytest.mark.parametrize("way", [by_publish, by_future, by_pipeline])
+
+
+def welcomed(*steps: Step) -> Script:
+    return [handshake(INFO), *steps]
+
+
+def always(data: bytes) -> Answer:
+    """Answers every request with the same bytes."""
+    return lambda request: [request.raw(data)]
+
+
+def acked(request: Request) -> Iterable[bytes]:
+    """What a stream answers; other messages have no reply."""
+    return [request.json({"stream": "S", "seq": 7})] if request.reply else []
+
+
+def silent(request: Request) -> Iterable[bytes]:
+    return []
+
+
+def bodies(data: bytes) -> list[bytes]:
+    """The payloads of all publishes but those that fill the link, without headers."""
+    found = []
+    for frame in client_frames(data, may_be_cut=True):
+        if frame.verb in (b"PUB", b"HPUB") and not frame.arguments.startswith(b"fill"):
+            sizes = frame.arguments.split()
+            header = int(sizes[-2]) if frame.verb == b"HPUB" else 0
+            found.append(frame.body[header:])
+    return found
+
+
+def assert_empty(nc: jsclient.Connection) -> None:
+    loop = nc._loop
+    assert len(loop.request_inbox()) == 0
+    assert loop.outbox.frames == 0
+
+
+# Answers ------------------------------------------------------------------------------
+
+REFUSALS: list[tuple[int, int, str, type[failures.ApiError]]] = [
+    (400, 10071, "wrong last sequence: 5", failures.WrongLastSequenceError),
+    (400, 10164, "wrong last sequence", failures.WrongLastSequenceError),
+    (503, 10077, "maximum messages exceeded", failures.LimitReachedError),
+    (503, 10077, "disk on fire", failures.StreamStoreFailedError),
+    (500, 19999, "something new", failures.ApiError),
+]
+
+
+@WAYS
+@pytest.mark.parametrize(("code", "number", "text", "kind"), REFUSALS)
+def test_an_error_with_stream_and_sequence_is_no_success(
+    way: Way, code: int, number: int, text: str, kind: type[failures.ApiError]
+) -> None:
+    error = {"code": code, "err_code": number, "description": text}
+    answer = json.dumps({"error": error, "stream": "S", "seq": 0}).encode()
+    with (
+        ScriptedServer(welcomed(answering(always(answer)))) as server,
+        connected(server.url) as nc,
+    ):
+        with pytest.raises(kind) as caught:
+            way(nc.jetstream(), "a.b", b"x")
+        assert type(caught.value) is kind
+        assert (caught.value.err_code, caught.value.description) == (number, text)
+        assert not isinstance(caught.value, failures.PublishOutcomeUnknownError)
+        if isinstance(caught.value, failures.WrongLastSequenceError):
+            assert caught.value.expected == (5 if number == 10071 else None)
+        assert bodies(server.received()) == [b"x"], "it is not tried again"
+        assert_empty(nc)
+
+
+@WAYS
+def test_a_server_that_is_too_busy_says_so_in_header_and_body(way: Way) -> None:
+    error = {"code": 429, "err_code": 10167, "description": "too many requests"}
+    body = json.dumps({"error": error, "stream": "S", "seq": 0}).encode()
+
+    def busy(request: Request) -> Iterable[bytes]:
+        return [request.status("429 Too Many Requests", data=body)]
+
+    with (
+        ScriptedServer(welcomed(answering(busy))) as server,
+        connected(server.url) as nc,
+        pytest.raises(failures.TooManyRequestsError),
+    ):
+        way(nc.jetstream(), "a.b", b"x")
+
+
+NO_ACKS = [
+    b"hello",
+    b"",
+    b"{}",
+    b"[]",
+    b"5",
+    b"null",
+    b'{"stream":""}',
+    b'{"stream":5,"seq":1}',
+    b'{"stream":"S","seq":"1"}',
+    b'{"stream":"S","seq":-1}',
+    b'{"stream":"S","seq":1.5}',
+    b'{"stream":"S","seq":99999999999999999999999}',
+    b'{"stream":"S","seq":1,"val":"abc"}',
+    b'{"stream":"S","seq":1,"val":"' + b"9" * 5000 + b'"}',
+    b'{"stream":"S","seq":1,"batch":5,"count":1}',
+    b'{"stream":"S","seq":1,"batch":"b","count":-1}',
+    b'{"stream":"S","seq":1,"domain":[]}',
+    b'{"error":"no","stream":"S","seq":1}',
+    b'{"stream":"\xff","seq":1}',
+    b"[" * 100_000,
+    b'{"a":' * 50_000,
+]
+
+
+@WAYS
+def test_an_answer_that_is_no_ack_harms_nobody_else(way: Way) -> None:
+    pending = list(NO_ACKS)
+
+    def nonsense(request: Request) -> Iterable[bytes]:
+        return acked(request) if not pending else [request.raw(pending.pop(0))]
+
+    with (
+        ScriptedServer(welcomed(answering(nonsense))) as server,
+        connected(server.url) as nc,
+    ):
+        js = nc.jetstream()
+        for answer in NO_ACKS:
+            with pytest.raises(failures.InvalidAckError) as caught:
+                way(js, "a.b", b"x")
+            assert caught.value.subject == "a.b"
+            assert answer.startswith(caught.value.data)
+        assert way(js, "a.b", b"x").seq == 7
+        assert nc.stats().reconnects == 0
+        assert_empty(nc)
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("answer", "ack"),
+    [
+        (b'{"seq":3,"stream":"S"}', PubAck("S", 3)),
+        (b'{"stream":"S"}', PubAck("S", 0)),
+        (b'{"stream":"S","seq":0,"duplicate":true}', PubAck("S", 0, duplicate=True)),
+        (b'{"stream":"\\u0053","seq":3}', PubAck("S", 3)),
+        (b' {"stream": "S", "seq": 3, "future": [1]} ', PubAck("S", 3)),
+        (b'{"stream":"S","seq":3,"domain":"d"}', PubAck("S", 3, domain="d")),
+        (b'{"stream":"S","seq":3,"val":"-12"}', PubAck("S", 3, value=-12)),
+        (b'{"error":null,"stream":"S","seq":3}', PubAck("S", 3)),
+    ],
+)
+def test_every_form_of_an_ack_is_understood(
+    way: Way, answer: bytes, ack: PubAck
+) -> None:
+    with (
+        ScriptedServer(welcomed(answering(always(answer)))) as server,
+        connected(server.url) as nc,
+    ):
+        assert way(nc.jetstream(), "a.b", b"x") == ack
+
+
+@WAYS
+def test_an_ack_that_comes_twice_counts_once(way: Way) -> None:
+    def twice(request: Request) -> Iterable[bytes]:
+        return [*acked(request), *always(b"again")(request)]
+
+    with (
+        ScriptedServer(welcomed(answering(twice))) as server,
+        connected(server.url) as nc,
+    ):
+        js = nc.jetstream()
+        assert [way(js, "a.b", b"x").seq for _ in range(3)] == [7, 7, 7]
+        assert_empty(nc)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_every_try_has_the_same_payload_and_headers(is_async: bool) -> None:
+    tries: list[bytes] = []
+
+    def third_time(request: Request) -> Iterable[bytes]:
+        tries.append(request.headers + request.data)
+        return acked(request) if len(tries) == 3 else [request.status("503")]
+
+    with (
+        ScriptedServer(welcomed(answering(third_time))) as server,
+        connected(server.url) as nc,
+    ):
+        js = nc.jetstream()
+        data, headers = bytearray(b"data"), iter([("K", "v"), ("L", "w")])
+        if is_async:
+            future = js.publish_async("a.b", data, headers=headers, msg_id="me")
+            data[:] = b"else"
+            assert future.result(PATIENCE).seq == 7
+        else:
+            assert (
+                js.publish(
+                    "a.b", data, headers=headers, msg_id="me", retry_wait=0.01
+                ).seq
+                == 7
+            )
+        assert tries == [b"NATS/1.0\r\nK: v\r\nL: w\r\nNats-Msg-Id: me\r\n\r\ndata"] * 3
+        assert_empty(nc)
+
+
+# Permissions --------------------------------------------------------------------------
+
+
+@WAYS
+def test_a_subject_that_is_denied_is_refused_at_once(way: Way) -> None:
+    denied = send(b"-ERR 'Permissions Violation for Publish to \"a.b\"'\r\n")
+    with (
+        ScriptedServer(welcomed(expect(b"PUB a.b"), denied, answer_pings)) as server,
+        connected(server.url) as nc,
+    ):
+        with pytest.raises(errors.PermissionsViolationError) as caught:
+            way(nc.jetstream(), "a.b", b"x")
+        assert caught.value.subject == "a.b"
+        assert_empty(nc)
+
+
+@WAYS
+def test_an_inbox_that_is_denied_leaves_the_outcome_unknown(way: Way) -> None:
+    def deny(peer: Peer) -> None:
+        inbox = peer.expect(re.compile(rb"SUB (\S+) (\d+)\r\n"))[1]
+        peer.expect(b"PUB a.b")
+        text = b'Permissions Violation for Subscription to "%b"' % inbox
+        peer.send(b"-ERR '" + text + b"'\r\n")
+
+    with (
+        ScriptedServer(welcomed(deny, answer_pings)) as server,
+        connected(server.url) as nc,
+        pytest.raises(failures.PublishOutcomeUnknownError, match="Subscription"),
+    ):
+        way(nc.jetstream(), "a.b", b"x")
+
+
+# Silence ------------------------------------------------------------------------------
+
+
+@WAYS
+def test_silence_leaves_the_outcome_unknown(way: Way) -> None:
+    with (
+        ScriptedServer(welcomed(answering(silent))) as server,
+        connected(server.url) as nc,
+    ):
+        with pytest.raises(failures.PublishTimeoutError):
+            way(nc.jetstream(timeout=0.2, ack_timeout=0.2), "a.b", b"x")
+        assert bodies(server.received()) == [b"x"]
+        assert_empty(nc)
+
+
+def stalled_client(server: ScriptedServer, **options: Any) -> jsclient.Connection:
+    """A connection whose socket is full, in the middle of a core publish."""
+    nc = connected(server.url, **options)
+    outbox = nc._loop.outbox
+    while not outbox.frames:
+        nc.publish("fill", b"x" * (1 << 18))
+    # The kernel's buffers may grow: there is far more than they can take.
+    with contextlib.suppress(errors.TimeoutError):
+        for _ in range(20):
+            nc.publish("fill", b"x" * (1 << 18), timeout=0.05)
+    return nc
+
+
+@WAYS
+@pytest.mark.parametrize("buffer", [32 << 20, 1 << 20])
+def test_a_publish_whose_time_passed_before_it_was_sent_never_appears(
+    way: Way, buffer: int
+) -> None:
+    script = welcomed(stall("go"), answer_pings)
+    with (
+        ScriptedServer(script, receive_buffer=65536) as server,
+        stalled_client(server, write_buffer=buffer) as nc,
+    ):
+        js = nc.jetstream(timeout=0.2, ack_timeout=0.2)
+        with pytest.raises(errors.TimeoutError, match="was not sent") as caught:
+            way(js, "a.b", b"late")
+        assert not isinstance(caught.value, failures.PublishOutcomeUnknownError)
+        server.release("go")
+        nc.flush(PATIENCE)
+        assert b"late" not in bodies(server.received())
+        assert_empty(nc)
+
+
+def test_futures_that_were_not_sent_before_the_link_was_lost_are_refused() -> None:
+    first = [handshake(INFO), stall("cut"), reset()]
+    with (
+        ScriptedServer(
+            first, welcomed(answering(acked)), receive_buffer=65536
+        ) as server,
+        stalled_client(server, write_buffer=32 << 20) as nc,
+    ):
+        js = nc.jetstream()
+        futures = [js.publish_async("a.b", b"early") for _ in range(5)]
+        server.release("cut")
+        for future in futures:
+            error = future.exception(PATIENCE)
+            assert isinstance(error, errors.DisconnectedError)
+        assert js.publish("a.b", b"later").seq == 7
+        assert bodies(server.received(1)) == [b"later"]
+        assert_empty(nc)
+
+
+def test_a_publish_that_was_not_sent_before_the_link_was_lost_takes_the_next() -> None:
+    first = [handshake(INFO), stall("cut"), reset()]
+    with (
+        ScriptedServer(
+            first, welcomed(answering(acked)), receive_buffer=65536
+        ) as server,
+        stalled_client(server, write_buffer=32 << 20) as nc,
+    ):
+        threading.Timer(0.1, server.release, ["cut"]).start()
+        assert nc.jetstream().publish("a.b", b"once").seq == 7
+        assert bodies(server.received(0)) == []
+        assert bodies(server.received(1)) == [b"once"]
+        assert_empty(nc)
+
+
+# Lost links ---------------------------------------------------------------------------
+
+
+@WAYS
+def test_a_publish_without_a_link_waits_for_one(way: Way) -> None:
+    with (
+        ScriptedServer(
+            welcomed(wait("cut"), reset()), welcomed(answering(acked))
+        ) as server,
+        FaultProxy("127.0.0.1", server.port) as proxy,
+        connected(proxy.url) as nc,
+    ):
+        proxy.refuse = True
+        server.release("cut")
+        while nc.is_connected:
+            time.sleep(0.001)
+        threading.Timer(0.1, setattr, [proxy, "refuse", False]).start()
+        assert way(nc.jetstream(), "a.b", b"x").seq == 7
+        assert bodies(server.received(1)) == [b"x"]
+
+
+@WAYS
+def test_a_publish_without_a_link_is_refused_when_its_time_is_over(way: Way) -> None:
+    told = Recorder()
+    with (
+        ScriptedServer(
+            welcomed(wait("cut"), reset()), welcomed(answer_pings)
+        ) as server,
+        FaultProxy("127.0.0.1", server.port) as proxy,
+        connected(proxy.url, on_event=told) as nc,
+    ):
+        proxy.refuse = True
+        server.release("cut")
+        told.wait_for(jsclient.Disconnected)
+        js = nc.jetstream(timeout=0.1)
+        with pytest.raises(errors.TimeoutError, match="not sent") as caught:
+            way(js, "a.b", b"x")
+        assert not isinstance(caught.value, failures.PublishOutcomeUnknownError)
+        proxy.refuse = False
+        told.wait_for(jsclient.Reconnected)
+        nc.flush(PATIENCE)
+        assert bodies(server.received(1)) == [], "nothing waited for the link"
+        assert_empty(nc)
+
+
+@WAYS
+@pytest.mark.parametrize("cut_after", [1, 60, 3000])
+def test_a_link_cut_in_the_middle_of_the_frame_leaves_it_unknown(
+    way: Way, cut_after: int
+) -> None:
+    told = Recorder()
+    with (
+        ScriptedServer(welcomed(), welcomed(answering(acked))) as server,
+        FaultProxy("127.0.0.1", server.port) as proxy,
+        connected(proxy.url, on_event=told) as nc,
+    ):
+        js = nc.jetstream()
+        nc._loop.request_inbox()
+        if way is by_future:
+            js._async = js._publisher()
+        server.wait_for(b"SUB ")
+        proxy.set("c2s", cut_after=cut_after)
+        with pytest.raises(failures.PublishOutcomeUnknownError) as caught:
+            way(js, "a.b", b"y" * 5000)
+        assert not isinstance(caught.value, TimeoutError)
+        told.wait_for(jsclient.Reconnected)
+        assert way(js, "a.b", b"next").seq == 7
+        assert bodies(server.received(1)) == [b"next"], "it is not repeated"
+        assert_empty(nc)
+
+
+def test_a_cut_fails_every_pending_future_at_once() -> None:
+    with (
+        ScriptedServer(
+            welcomed(answering(silent, count=20), reset()), welcomed(answering(acked))
+        ) as server,
+        connected(server.url) as nc,
+    ):
+        js = nc.jetstream(ack_timeout=60.0)
+        futures = [js.publish_async("a.b", b"%d" % i) for i in range(20)]
+        began = time.monotonic()
+        kinds = {type(future.exception(PATIENCE)) for future in futures}
+        assert kinds == {failures.PublishOutcomeUnknownError}
+        assert time.monotonic() - began < 10.0
+        js.flush_publishes(0)
+        assert js.publish_async("a.b").result(PATIENCE).seq == 7
+        assert js.pending_publishes == 0
+
+
+def test_a_message_with_an_id_is_sent_again_after_a_cut() -> None:
+    with (
+        ScriptedServer(
+            welcomed(expect(b"first"), reset()),
+            welcomed(expect(b"first"), reset()),
+            welcomed(answering(acked)),
+        ) as server,
+        connected(server.url) as nc,
+    ):
+        assert nc.jetstream().publish("a.b", b"first", msg_id="me").seq == 7
+        sent = [bodies(server.received(link)) for link in range(3)]
+        assert sent == [[b"first"]] * 3
+        assert_empty(nc)
+
+
+def refusing(request: Request) -> Iterable[bytes]:
+    error = {"code": 503, "err_code": 10077, "description": "maximum bytes exceeded"}
+    return [request.json({"error": error, "stream": "S", "seq": 0})]
+
+
+def absent(request: Request) -> Iterable[bytes]:
+    return [request.status("503")]
+
+
+@pytest.mark.parametrize("later", [refusing, absent, always(b"hello"), silent])
+def test_the_refusal_of_a_second_try_says_nothing_of_the_first(later: Answer) -> None:
+    with (
+        ScriptedServer(
+            welcomed(expect(b"first"), reset()), welcomed(answering(later))
+        ) as server,
+        connected(server.url) as nc,
+    ):
+        with pytest.raises(failures.PublishOutcomeUnknownError) as caught:
+            nc.jetstream().publish("a.b", b"first", msg_id="me", retries=0, timeout=1.0)
+        assert caught.value.msg_id == "me"
+        assert_empty(nc)
+
+
+def test_a_second_try_that_finds_no_link_says_nothing_of_the_first() -> None:
+    with (
+        ScriptedServer(welcomed(expect(b"first"), reset())) as server,
+        connected(server.url) as nc,
+        pytest.raises(failures.PublishOutcomeUnknownError),
+    ):
+        nc.jetstream().publish("a.b", b"first", msg_id="me", timeout=0.3)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"msg_id": "me", "expected_last_seq": 0}, {"increment": 1}]
+)
+def test_a_message_that_could_be_stored_twice_is_not_sent_again(
+    options: dict[str, Any],
+) -> None:
+    told = Recorder()
+    with (
+        ScriptedServer(
+            welcomed(expect(b"a.b"), reset()), welcomed(answering(acked))
+        ) as server,
+        connected(server.url, on_event=told) as nc,
+    ):
+        with pytest.raises(failures.PublishOutcomeUnknownError):
+            nc.jetstream().publish("a.b", b"", **options)
+        told.wait_for(jsclient.Reconnected)
+        nc.flush()
+        assert bodies(server.received(1)) == []
+
+
+# Closing ------------------------------------------------------------------------------
+
+
+@WAYS
+def test_closing_while_a_publish_waits_for_its_ack_leaves_it_unknown(way: Way) -> None:
+    raised: list[BaseException] = []
+
+    def publish(js: JetStream) -> None:
+        try:
+            way(js, "a.b", b"x")
+        except errors.Error as error:
+            raised.append(error)
+
+    with ScriptedServer(welcomed(answering(silent))) as server:
+        nc = connected(server.url)
+        thread = threading.Thread(target=publish, args=[nc.jetstream()])
+        thread.start()
+        server.wait_for(b"a.b")
+        nc.close()
+        thread.join(PATIENCE)
+    assert [type(error) for error in raised] == [failures.PublishOutcomeUnknownError]
+
+
+@WAYS
+def test_what_is_refused_by_closing_is_not_among_the_last_words(way: Way) -> None:
+    raised: list[BaseException] = []
+
+    def publish(js: JetStream) -> None:
+        try:
+            way(js, "a.b", b"late")
+        except errors.Error as error:
+            raised.append(error)
+
+    script = [handshake(INFO), stall("go")]
+    with ScriptedServer(script, receive_buffer=65536) as server:
+        nc = stalled_client(server, write_buffer=32 << 20)
+        frames = nc._loop.outbox.frames
+        thread = threading.Thread(target=publish, args=[nc.jetstream()])
+        thread.start()
+        while nc._loop.outbox.frames < frames + 2:  # the SUB and the PUB
+            time.sleep(0.001)
+        closer = threading.Thread(target=nc.close)
+        closer.start()
+        server.release("go")
+        thread.join(PATIENCE)
+        closer.join(PATIENCE)
+        server.wait_closed(timeout=PATIENCE)
+        sent = b"late" in server.received()
+    (error,) = raised
+    if isinstance(error, failures.PublishOutcomeUnknownError):
+        assert way is by_future, "who waits takes it back"
+    else:
+        assert isinstance(error, errors.ConnectionClosedError)
+        assert not sent
+
+
+def test_publishing_on_a_closed_connection_is_refused() -> None:
+    with ScriptedServer(welcomed(answering(acked))) as server:
+        nc = connected(server.url)
+        js = nc.jetstream()
+        assert js.publish_async("a.b").result(PATIENCE).seq == 7
+        nc.close()
+        for call in (
+            lambda: js.publish("a.b"),
+            lambda: js.publish_async("a.b"),
+            lambda: list(js.publish_all([("a.b", b"")])),
+            lambda: js.fast_batch().add("a.b"),
+        ):
+            with pytest.raises(errors.ConnectionClosedError):
+                call()
+        js.flush_publishes(0)
+        assert bodies(server.received()) == [b""]
+
+
+# Fast batches -------------------------------------------------------------------------
+
+FAST = re.compile(
+    rb"(?P<ping>PING)\r\n"
+    rb"|SUB (?P<inbox>\S+) (?P<sid>\d+)\r\n"
+    rb"|PUB a\.b (?P<reply>\S+\.(?P<seq>\d+)\.(?P<op>\d)\.\$FI) \d+\r\n"
+)
+
+
+def fast_stream(interval: int, drops: Callable[[int], bool]) -> Step:
+    """A stream that acks every `interval` messages and loses those it drops."""
+
+    def step(peer: Peer) -> None:
+        sids: dict[bytes, bytes] = {}
+        acks, last = 0, 0
+
+        def answer(reply: bytes, body: dict[str, Any]) -> None:
+            inbox = next(name for name in sids if reply.startswith(name[:-1]))
+            data = json.dumps(body).encode()
+            line = b"MSG %b %b %d\r\n" % (reply, sids[inbox], len(data))
+            peer.send(line + data + b"\r\n", may_fail=True)
+
+        while True:
+            frame = peer.expect(FAST, timeout=60.0)
+            if frame["ping"]:
+                peer.send(b"PONG\r\n", may_fail=True)
+            elif frame["sid"]:
+                sids[frame["inbox"]] = frame["sid"]
+            else:
+                seq, op = int(frame["seq"]), int(frame["op"])
+                if op == 3:
+                    ack = {"stream": "S", "seq": seq - 1, "batch": "b"}
+                    answer(frame["reply"], {**ack, "count": seq - 1})
+                    return
+                if op != 4:
+                    assert seq == last + 1, "no message is missing"
+                    last = seq
+                if op == 0:
+                    first = {"type": "ack", "seq": 0, "msgs": interval}
+                    answer(frame["reply"], first)
+                elif op == 4 or seq % interval == 0:
+                    acks += 1
+                    if op == 4 or not drops(acks):
+                        answer(
+                            frame["reply"],
+                            {"type": "ack", "seq": last, "msgs": interval},
+                        )
+
+    return step
+
+
+@pytest.mark.parametrize(
+    "drops", [lambda ack: ack % 2 == 0, lambda ack: True], ids=["half", "all"]
+)
+def test_a_fast_batch_asks_for_acks_that_were_lost(
+    drops: Callable[[int], bool],
+) -> None:
+    step = fast_stream(5, drops)
+    with (
+        ScriptedServer(welcomed(step, answer_pings)) as server,
+        connected(server.url) as nc,
+    ):
+        batch = nc.jetstream().fast_batch(flow=5, max_outstanding=1, timeout=0.3)
+        for _ in range(40):
+            batch.add("a.b", b"x")
+        assert batch.commit().count == 40
+        assert b".4.$FI" in server.received(), "it asked"
+
+
+@pytest.mark.parametrize(
+    "control",
+    [
+        b"hello",
+        b"[]",
+        b'{"type":"ack"}',
+        b'{"type":"ack","seq":"x","msgs":1}',
+        b'{"type":"gap"}',
+        b'{"type":"err","seq":1}',
+        b'{"type":"err","seq":1,"error":5}',
+        b"[" * 50_000,
+    ],
+)
+def test_a_fast_batch_that_gets_nonsense_ends_and_nobody_else_does(
+    control: bytes,
+) -> None:
+    def answer(peer: Peer) -> None:
+        sid = peer.expect(re.compile(rb"SUB \S+ (\d+)\r\n"))[1]
+        reply = peer.expect(re.compile(rb"PUB a\.b (\S+) \d+\r\n"))[1]
+        line = b"MSG %b %b %d\r\n" % (reply, sid, len(control))
+        peer.send(line + control + b"\r\n")
+
+    with (
+        ScriptedServer(welcomed(answer, answer_pings)) as server,
+        connected(server.url) as nc,
+    ):
+        batch = nc.jetstream().fast_batch()
+        with pytest.raises(
+            (failures.PublishOutcomeUnknownError, failures.InvalidAckError)
+        ):
+            batch.add("a.b")
+        nc.flush()
+        assert nc.stats().reconnects == 0
+        assert nc._loop.entries == {}
+
+
+def test_a_fast_batch_whose_server_falls_silent_is_unknown() -> None:
+    with (
+        ScriptedServer(welcomed(answering(silent))) as server,
+        connected(server.url) as nc,
+    ):
+        batch = nc.jetstream().fast_batch(timeout=0.2)
+        with pytest.raises(failures.PublishOutcomeUnknownError, match="no ack came"):
+            batch.add("a.b")
+        assert nc._loop.entries == {}
