@@ -1148,6 +1148,7 @@ cdef class Helm:
     cdef Outbox outbox
     cdef list sleepers
     cdef Gate freed                    # opens when the thread at the helm leaves it
+    cdef public object on_leave        # called once when it leaves it
     cdef unsigned long owner
     cdef object link                   # what is driven
     cdef readonly bint is_steerable    # there is a link to drive
@@ -1227,11 +1228,20 @@ cdef class Helm:
         finally:
             self.owner = before
             if before == 0:
-                if self.freed is not None:
-                    self.freed.open()
-                    self.freed = None
-                self.pass_on()
+                self.left()
         return True
+
+    cdef int left(self) except -1:
+        """The helm is free: tells those who wait for that."""
+        cdef object on_leave = self.on_leave
+        self.on_leave = None
+        if self.freed is not None:
+            self.freed.open()
+            self.freed = None
+        self.pass_on()
+        if on_leave is not None:
+            on_leave()
+        return 0
 
     def keep(self):
         """Takes a free helm and drives until somebody wants it; what the keeper does."""
@@ -1284,10 +1294,8 @@ cdef class Helm:
             self.is_resting = was_resting and before != 0
             if what is not None:
                 what.helm = watcher
-            if before == 0 and self.freed is not None:
-                self.freed.open()
-                self.freed = None
-            self.pass_on()
+            if before == 0:
+                self.left()
             if before != 0 and self.ring is not None:
                 # This was a signal handler's wait. The wait that it interrupted may be over
                 # as well, but select goes on sleeping after a handler.
@@ -3079,7 +3087,9 @@ cdef class Outbox:
                 )
         elif held >= self.high_water:
             self.push()
-            if self.last - self.first >= self.high_water:
+            # A tied one without a ticket, a pull, is small and comes from the helm, where
+            # nobody can wait for room.
+            if self.last - self.first >= self.high_water and (ticket is not None or not is_tied):
                 return ASK_ROOM
         self.reserve(payload + to.size + answer.size + 64)
         self.reserve_border()

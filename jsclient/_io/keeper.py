@@ -9,6 +9,7 @@ select, where it costs nothing.
 
 from __future__ import annotations
 
+import math
 import threading
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -84,7 +85,12 @@ class Keeper:
         if live is not None and live.link.error is not None:
             loop.fail(live, live.link.error)
             return
-        if loop.helm.shifts != self._shifts or not loop.helm.is_free:
+        if not loop.helm.is_free and loop.helm.shifts == self._shifts:
+            # One thread has had the helm for a while: it says when it leaves, unless
+            # it has left since that was looked at.
+            loop.helm.on_leave = self.ring
+            self._take_at = now + PATIENCE if loop.helm.is_free else math.inf
+        elif loop.helm.shifts != self._shifts or self._take_at == math.inf:
             self._shifts = loop.helm.shifts
             self._take_at = now + PATIENCE
         is_full = live is not None and loop.outbox and live.link.is_blocked

@@ -283,6 +283,9 @@ class Loop:
                 received = live.link.receive(live.parser)
                 if live.parser.needs_attention:
                     self._attend(live)
+                now = monotonic()
+                if now >= self._next_tick(live):
+                    self._tick(live, now)
                 if what is None:
                     if self.helm.is_wanted or self._orphans:
                         return
@@ -292,9 +295,6 @@ class Loop:
                     raise errors.DisconnectedError("the server closed the connection")
                 if live.error is not None or self.live is not live or self._is_closing:
                     return
-                now = monotonic()
-                if now >= self._next_tick(live):
-                    self._tick(live, now)
                 if now >= deadline:
                     return
                 if received < 0:
