@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any, TypeVar
@@ -31,6 +32,9 @@ DEFAULT_PREFIX = "$JS.API."
 # Pauses between two tries while JetStream has no leader: an election is short.
 FIRST_PAUSE = 0.05
 LAST_PAUSE = 0.5
+# Servers do not answer for what they do not lead, and a leader may die with a request:
+# what is safe to do twice is asked again after so many seconds.
+SILENCE = 1.0
 
 
 class Api:
@@ -54,8 +58,9 @@ class Api:
         """The answer of an endpoint, or the ApiError that it told.
 
         While JetStream is briefly without a leader the call is repeated until its
-        deadline: the server says that nothing was done. A call whose link was lost is
-        repeated only if it `is_safe`, that is if doing it twice is like doing it once.
+        deadline: the server says that nothing was done. A call whose link was lost or
+        that nobody answers is repeated only if it `is_safe`, that is if doing it twice
+        is like doing it once.
         """
         data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
         deadline = monotonic() + self._limit(timeout)
@@ -98,7 +103,14 @@ class Api:
         subject = self.prefix + verb
         while True:
             try:
-                return exchange(self.loop, subject, data, headers, deadline)
+                return exchange(
+                    self.loop,
+                    subject,
+                    data,
+                    headers,
+                    deadline,
+                    patience=SILENCE if is_safe else math.inf,
+                )
             except UnsentError as error:
                 # A link that was lost before it took a byte leaves it to the next one.
                 if monotonic() >= deadline:

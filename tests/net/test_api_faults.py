@@ -236,6 +236,18 @@ def test_no_responders_on_a_server_with_jetstream_pass() -> None:
         assert len(answer.requests) == 3
 
 
+def test_what_may_be_done_twice_is_asked_again_after_a_silence() -> None:
+    answer = after(1, lambda _: [], always(STREAM))
+    with jetstream(answer) as js:
+        assert js.stream("S").name == "S"
+        first, second = answer.requests
+        assert first == second  # the same inbox: whichever is answered first counts
+        answer.requests.clear()
+        with pytest.raises(jsclient.TimeoutError, match="delete stream 'S'"):
+            js.delete_stream("S", timeout=1.5)
+        assert len(answer.requests) == 1
+
+
 # A link that is cut -------------------------------------------------------------------
 
 # Repeating these changes nothing.

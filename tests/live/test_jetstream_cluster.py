@@ -1,0 +1,140 @@
+"""JetStream in a cluster of three: leaders move, servers die, a quorum is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import jsclient
+from jsclient import jetstream_errors as failures
+from jsclient import server
+from jsclient.jetstream import JetStream
+from jsclient.stream import Stream
+from tests.live.support import PATIENCE, all_results, until
+
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("no_leaks")]
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[server.Cluster]:
+    """Three servers, for tests that do them no harm."""
+    with server.run(cluster=3, jetstream=True) as running:
+        yield running
+
+
+@pytest.fixture
+def js(shared: server.Cluster) -> Iterator[JetStream]:
+    """A JetStream without streams; those that the test makes are deleted after it."""
+    with jsclient.connect(shared.url) as nc:
+        context = nc.jetstream(timeout=PATIENCE)
+        yield context
+        for name in context.stream_names():
+            context.delete_stream(name)
+
+
+def replicated(js: JetStream, name: str = "S") -> Stream:
+    return js.create_stream(
+        name=name, subjects=[f"{name}.>"], storage="memory", num_replicas=3
+    )
+
+
+def leader_of(stream: Stream) -> str:
+    cluster = stream.info().cluster
+    assert cluster is not None
+    return cluster.leader
+
+
+def test_a_replicated_stream_tells_where_it_is(js: JetStream) -> None:
+    stream = replicated(js)
+    cluster = stream.info().cluster
+    assert cluster is not None
+    assert cluster.name == "jsclient"
+    names = {cluster.leader, *(peer.name for peer in cluster.replicas)}
+    assert names == {"n0", "n1", "n2"}
+    assert not any(peer.offline for peer in cluster.replicas)
+    consumer = stream.create_consumer(durable_name="C")
+    assert consumer.info().cluster is not None
+    # The same again, at once and by many.
+    made = all_results(4, lambda _: replicated(js).cached_info.created)
+    assert set(made) == {stream.cached_info.created}
+
+
+def test_more_replicas_than_servers_are_refused_at_once(js: JetStream) -> None:
+    began = time.monotonic()
+    with pytest.raises(failures.ApiError) as caught:
+        js.create_stream(name="S", num_replicas=5, timeout=60.0)
+    assert caught.value.code == 400
+    # A passing trouble would be waited for, up to the deadline.
+    assert time.monotonic() - began < 30.0
+
+
+def test_lists_of_a_cluster_are_whole(js: JetStream) -> None:
+    names = [f"S{number:03}" for number in range(280)]
+    for name in names:
+        js.create_stream(name=name, storage="memory")
+    assert sorted(js.stream_names()) == names
+    found = js.streams()
+    assert sorted(stream.name for stream in found) == names
+    assert found.missing == ()
+
+
+def test_a_stream_is_managed_while_its_leader_moves(js: JetStream) -> None:
+    stream = replicated(js)
+    js.publish("S.a", b"x")
+    old = leader_of(stream)
+    answer = js._api.call("STREAM.LEADER.STEPDOWN.S", doing="move the leader")
+    assert answer["success"] is True
+    stream.update(description="moved")
+    stream.create_consumer(durable_name="C")
+    assert stream.consumer_names() == ["C"]
+    assert stream.get_msg(1).data == b"x"
+    until(lambda: leader_of(stream) not in ("", old), "there is another leader")
+    assert stream.info().config.description == "moved"
+
+
+def test_calls_outlive_a_dead_leader_and_a_lost_quorum() -> None:
+    with (
+        server.run(cluster=3, jetstream=True) as cluster,
+        jsclient.connect(cluster.urls, reconnect_wait=0.05) as nc,
+    ):
+        js = nc.jetstream(timeout=60.0)
+        stream = replicated(js)
+        js.publish("S.a", b"x")
+        dead = cluster.servers[int(leader_of(stream)[1:])]
+        dead.kill()
+        # Whoever led what: every call comes through by itself.
+        stream.update(description="survived")
+        stream.create_consumer(durable_name="C")
+        replicated(js, "T")
+        assert sorted(js.stream_names()) == ["S", "T"]
+        info = stream.info()
+        assert info.config.description == "survived"
+        assert info.cluster is not None
+        assert info.cluster.leader != dead.name
+        assert stream.get_msg(1).data == b"x"
+
+        # Of the two that are left one more dies: there is no quorum.
+        left = [member for member in cluster.servers if member.is_running]
+        other = next(member for member in left if member.url != nc.connected_url)
+        other.kill()
+        until(lambda: is_away(js), "JetStream says that it is away", timeout=40.0)
+        # A call that waits goes on by itself when the quorum is back.
+        timer = threading.Timer(0.2, other.restart)
+        timer.start()
+        js.create_stream(name="U", storage="memory")
+        timer.join()
+        assert sorted(js.stream_names()) == ["S", "T", "U"]
+
+
+def is_away(js: JetStream) -> bool:
+    """Whether JetStream answers that it has no leader; at first nobody answers."""
+    try:
+        js.account_info(timeout=1.5)
+    except failures.JetStreamUnavailableError as error:
+        return (error.code, error.err_code, error.is_retryable) == (503, 10008, True)
+    except jsclient.TimeoutError:
+        return False
+    return False
