@@ -12,7 +12,7 @@ Public are the names in `__all__`; modules that start with `_` are not.
 from typing import TYPE_CHECKING
 
 from . import errors, events
-from ._core import Headers, Metadata, Msg
+from ._core import Batch, Headers, Metadata, Msg, PubAck
 from ._engine.info import ServerInfo
 from ._io.loop import Status
 from .connection import Connection, Stats, connect
@@ -23,16 +23,280 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from . import server
+    from .batch import (
+        AtomicBatch,
+        FastBatch,
+    )
+    from .config import (
+        AckPolicy,
+        ConsumerConfig,
+        ConsumerLimits,
+        DeliverPolicy,
+        DiscardPolicy,
+        ExternalStream,
+        PersistMode,
+        Placement,
+        PriorityPolicy,
+        ReplayPolicy,
+        Republish,
+        RetentionPolicy,
+        StorageType,
+        StoreCompression,
+        StreamConfig,
+        StreamConsumerSource,
+        StreamSource,
+        SubjectTransform,
+    )
+    from .consumer import (
+        Consumer,
+    )
+    from .consuming import (
+        Batches,
+        ConsumeHandle,
+        FetchResult,
+        Messages,
+    )
+    from .info import (
+        AccountInfo,
+        AccountLimits,
+        AccountTier,
+        ApiStats,
+        ClusterInfo,
+        ConsumerInfo,
+        LostData,
+        PauseInfo,
+        PeerInfo,
+        PriorityGroupInfo,
+        SequenceInfo,
+        SourceInfo,
+        StreamAlternate,
+        StreamInfo,
+        StreamState,
+        Timestamp,
+    )
+    from .jetstream import (
+        JetStream,
+    )
+    from .jetstream_errors import (
+        AccountLimitError,
+        ApiError,
+        AtomicBatchError,
+        BadPullError,
+        BadRequestError,
+        ConsumerCreateError,
+        ConsumerDeletedError,
+        ConsumerExistsError,
+        ConsumerFilterError,
+        ConsumerNotFoundError,
+        ConsumerOfflineError,
+        CounterError,
+        DuplicateInProcessError,
+        ExpectedStreamError,
+        FastBatchError,
+        FlowControlAckError,
+        HeaderTooLargeError,
+        IncompleteBatchError,
+        InsufficientResourcesError,
+        InvalidAckError,
+        InvalidConsumerConfigError,
+        InvalidConsumerResetError,
+        InvalidJSONError,
+        InvalidMessageTTLError,
+        InvalidNameError,
+        InvalidStreamConfigError,
+        JetStreamError,
+        JetStreamNotEnabledError,
+        JetStreamUnavailableError,
+        LeadershipChangedError,
+        LimitReachedError,
+        LostPullError,
+        MaxBytesRequiredError,
+        MaximumConsumersError,
+        MaximumStreamsError,
+        MaxStreamBytesError,
+        MessageDeleteFailedError,
+        MessageNotFoundError,
+        MessageSizeError,
+        MessageTooLargeError,
+        MessageTTLDisabledError,
+        MirrorNotUpdatableError,
+        MissedHeartbeatError,
+        NoStreamResponseError,
+        PedanticError,
+        PriorityGroupError,
+        PublishOutcomeUnknownError,
+        PublishTimeoutError,
+        PullError,
+        PullLimitError,
+        PurgeFailedError,
+        PushConsumerError,
+        RequiredApiLevelError,
+        RequiredApiLevelPullError,
+        RollupFailedError,
+        ScheduleError,
+        ServerShutdownError,
+        SourceHeaderNotAllowedError,
+        StreamNameInUseError,
+        StreamNotFoundError,
+        StreamOfflineError,
+        StreamSealedError,
+        StreamStoreFailedError,
+        SubjectsOverlapError,
+        TooManyBatchesError,
+        TooManyPendingError,
+        TooManyRequestsError,
+        TooManyResultsError,
+        UnpinnedError,
+        UnreachableConsumerError,
+        UnsupportedByServerError,
+        WrongLastMsgIdError,
+        WrongLastSequenceError,
+    )
+    from .ordered import (
+        OrderedConsumer,
+        OrderedMessages,
+    )
+    from .publisher import (
+        AckFuture,
+    )
+    from .stored import (
+        StoredMessage,
+    )
+    from .stream import (
+        Stream,
+    )
 
 __all__ = [
+    "AccountInfo",
+    "AccountLimitError",
+    "AccountLimits",
+    "AccountTier",
+    "AckFuture",
+    "AckPolicy",
+    "ApiError",
+    "ApiStats",
+    "AtomicBatch",
+    "AtomicBatchError",
+    "BadPullError",
+    "BadRequestError",
+    "Batch",
+    "Batches",
+    "ClusterInfo",
     "Connection",
+    "ConsumeHandle",
+    "Consumer",
+    "ConsumerConfig",
+    "ConsumerCreateError",
+    "ConsumerDeletedError",
+    "ConsumerExistsError",
+    "ConsumerFilterError",
+    "ConsumerInfo",
+    "ConsumerLimits",
+    "ConsumerNotFoundError",
+    "ConsumerOfflineError",
+    "CounterError",
+    "DeliverPolicy",
+    "DiscardPolicy",
+    "DuplicateInProcessError",
+    "ExpectedStreamError",
+    "ExternalStream",
+    "FastBatch",
+    "FastBatchError",
+    "FetchResult",
+    "FlowControlAckError",
+    "HeaderTooLargeError",
     "Headers",
+    "IncompleteBatchError",
+    "InsufficientResourcesError",
+    "InvalidAckError",
+    "InvalidConsumerConfigError",
+    "InvalidConsumerResetError",
+    "InvalidJSONError",
+    "InvalidMessageTTLError",
+    "InvalidNameError",
+    "InvalidStreamConfigError",
+    "JetStream",
+    "JetStreamError",
+    "JetStreamNotEnabledError",
+    "JetStreamUnavailableError",
+    "LeadershipChangedError",
+    "LimitReachedError",
+    "LostData",
+    "LostPullError",
+    "MaxBytesRequiredError",
+    "MaxStreamBytesError",
+    "MaximumConsumersError",
+    "MaximumStreamsError",
+    "MessageDeleteFailedError",
+    "MessageNotFoundError",
+    "MessageSizeError",
+    "MessageTTLDisabledError",
+    "MessageTooLargeError",
+    "Messages",
     "Metadata",
+    "MirrorNotUpdatableError",
+    "MissedHeartbeatError",
     "Msg",
+    "NoStreamResponseError",
+    "OrderedConsumer",
+    "OrderedMessages",
+    "PauseInfo",
+    "PedanticError",
+    "PeerInfo",
+    "PersistMode",
+    "Placement",
+    "PriorityGroupError",
+    "PriorityGroupInfo",
+    "PriorityPolicy",
+    "PubAck",
+    "PublishOutcomeUnknownError",
+    "PublishTimeoutError",
+    "PullError",
+    "PullLimitError",
+    "PurgeFailedError",
+    "PushConsumerError",
+    "ReplayPolicy",
+    "Republish",
+    "RequiredApiLevelError",
+    "RequiredApiLevelPullError",
+    "RetentionPolicy",
+    "RollupFailedError",
+    "ScheduleError",
+    "SequenceInfo",
     "ServerInfo",
+    "ServerShutdownError",
+    "SourceHeaderNotAllowedError",
+    "SourceInfo",
     "Stats",
     "Status",
+    "StorageType",
+    "StoreCompression",
+    "StoredMessage",
+    "Stream",
+    "StreamAlternate",
+    "StreamConfig",
+    "StreamConsumerSource",
+    "StreamInfo",
+    "StreamNameInUseError",
+    "StreamNotFoundError",
+    "StreamOfflineError",
+    "StreamSealedError",
+    "StreamSource",
+    "StreamState",
+    "StreamStoreFailedError",
+    "SubjectTransform",
+    "SubjectsOverlapError",
     "Subscription",
+    "Timestamp",
+    "TooManyBatchesError",
+    "TooManyPendingError",
+    "TooManyRequestsError",
+    "TooManyResultsError",
+    "UnpinnedError",
+    "UnreachableConsumerError",
+    "UnsupportedByServerError",
+    "WrongLastMsgIdError",
+    "WrongLastSequenceError",
     "__version__",
     "connect",
     "errors",
@@ -42,11 +306,40 @@ __all__ = [
     *events.__all__,
 ]
 
+# Where the names of JetStream are looked up, each module before those that need it:
+# who does not use JetStream does not pay for its import.
+_LATER = (
+    "jetstream_errors",
+    "config",
+    "info",
+    "stored",
+    "consuming",
+    "consumer",
+    "ordered",
+    "stream",
+    "publisher",
+    "batch",
+    "jetstream",
+)
 
-def __getattr__(name: str) -> object:
-    # A local server is for demos and tests: its imports are paid when it is used.
-    if name == "server":
+
+# Type checkers would take any name for an attribute.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
         from importlib import import_module
 
-        return import_module(".server", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        # A local server is for demos and tests: its imports are paid when it is used.
+        if name == "server":
+            return import_module(".server", __name__)
+        if name in __all__:
+            for module in _LATER:
+                found = getattr(import_module(f".{module}", __name__), name, None)
+                if found is not None:
+                    globals()[name] = found
+                    return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ._core import PubAck
 from ._engine import reading
 from ._engine.reading import Raw, read
 from ._engine.values import Timestamp
@@ -35,50 +36,6 @@ __all__ = [
     "StreamState",
     "Timestamp",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class PubAck:
-    """A stream's word that it has a message.
-
-    `duplicate` says that the stream had a message of the same id already: `seq` is that
-    one's. `value` is the counter after the message, on counter streams; `batch` and
-    `count` tell of the batch that the message committed.
-    """
-
-    stream: str
-    seq: int
-    duplicate: bool = False
-    domain: str | None = None
-    value: int | None = None
-    batch: str | None = None
-    count: int | None = None
-
-    @classmethod
-    def from_api(cls, raw: Raw) -> PubAck:
-        """The ack that a stream's JSON tells; `stream` is empty if it is none."""
-        stream, seq, count = raw.get("stream"), raw.get("seq"), raw.get("count")
-        # Nearly every ack is just this, and a fast publisher reads many.
-        if len(raw) == 2 and type(stream) is str and type(seq) is int:
-            return cls(stream, seq)
-        return cls(
-            reading.text(raw, "stream"),
-            reading.integer(raw, "seq"),
-            reading.flag(raw, "duplicate"),
-            reading.text_or_none(raw, "domain"),
-            _counter(raw),
-            reading.text_or_none(raw, "batch"),
-            count if isinstance(count, int) else None,
-        )
-
-
-def _counter(raw: Raw) -> int | None:
-    """The value of a counter: a decimal text, for it may have any number of digits."""
-    text = raw.get("val")
-    try:
-        return None if text is None else int(text)
-    except (TypeError, ValueError):
-        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What can go wrong with JetStream: refusals by the server, publishes without an ack.
+"""What can go wrong with JetStream: refusals, publishes without an ack, lost pulls.
 
 The tree, with the classes that a class also is, and the server's numbers:
 
@@ -62,6 +62,19 @@ The tree, with the classes that a class also is, and the server's numbers:
         ├── PublishOutcomeUnknownError        nobody can know if it was stored
         │   └── PublishTimeoutError ········· TimeoutError
         ├── TooManyPendingError ············· TimeoutError
+        ├── PullError                         a pull ended without its messages
+        │   ├── BadPullError                  status 400
+        │   ├── ConsumerDeletedError          status 409
+        │   ├── LeadershipChangedError        status 409
+        │   ├── MessageSizeError              status 409
+        │   ├── PullLimitError                status 408, 409
+        │   ├── PushConsumerError             status 409
+        │   ├── ServerShutdownError           status 409
+        │   ├── RequiredApiLevelPullError     status 412
+        │   ├── UnpinnedError                 status 423
+        │   ├── UnreachableConsumerError      status 503
+        │   ├── MissedHeartbeatError          nothing was heard
+        │   └── LostPullError                 no status came
         └── UnsupportedByServerError          the server is too old for it
 
 Names follow numbers only: the server's texts change from release to release.
@@ -78,8 +91,10 @@ __all__ = [
     "AccountLimitError",
     "ApiError",
     "AtomicBatchError",
+    "BadPullError",
     "BadRequestError",
     "ConsumerCreateError",
+    "ConsumerDeletedError",
     "ConsumerExistsError",
     "ConsumerFilterError",
     "ConsumerNotFoundError",
@@ -102,25 +117,34 @@ __all__ = [
     "JetStreamError",
     "JetStreamNotEnabledError",
     "JetStreamUnavailableError",
+    "LeadershipChangedError",
     "LimitReachedError",
+    "LostPullError",
     "MaxBytesRequiredError",
     "MaxStreamBytesError",
     "MaximumConsumersError",
     "MaximumStreamsError",
     "MessageDeleteFailedError",
     "MessageNotFoundError",
+    "MessageSizeError",
     "MessageTTLDisabledError",
     "MessageTooLargeError",
     "MirrorNotUpdatableError",
+    "MissedHeartbeatError",
     "NoStreamResponseError",
     "PedanticError",
     "PriorityGroupError",
     "PublishOutcomeUnknownError",
     "PublishTimeoutError",
+    "PullError",
+    "PullLimitError",
     "PurgeFailedError",
+    "PushConsumerError",
     "RequiredApiLevelError",
+    "RequiredApiLevelPullError",
     "RollupFailedError",
     "ScheduleError",
+    "ServerShutdownError",
     "SourceHeaderNotAllowedError",
     "StreamNameInUseError",
     "StreamNotFoundError",
@@ -132,6 +156,8 @@ __all__ = [
     "TooManyPendingError",
     "TooManyRequestsError",
     "TooManyResultsError",
+    "UnpinnedError",
+    "UnreachableConsumerError",
     "UnsupportedByServerError",
     "WrongLastMsgIdError",
     "WrongLastSequenceError",

@@ -22,7 +22,6 @@ from jsclient.info import (
     PauseInfo,
     PeerInfo,
     PriorityGroupInfo,
-    PubAck,
     SequenceInfo,
     SourceInfo,
     StreamAlternate,
@@ -32,7 +31,7 @@ from jsclient.info import (
 from jsclient.jetstream_errors import ConsumerNotFoundError
 
 REPORTS: list[Any] = [
-    getattr(info, name) for name in info.__all__ if name != "Timestamp"
+    getattr(info, name) for name in info.__all__ if name not in ("PubAck", "Timestamp")
 ]
 
 CLUSTER = {
@@ -248,39 +247,6 @@ def test_an_account_is_read() -> None:
     assert account.tiers["R1"].limits == limits
     assert account.domain == "hub"
     assert account.api == ApiStats(level=4, total=100, errors=2, inflight=1)
-
-
-# Acks
-
-
-def test_a_plain_ack_is_read() -> None:
-    assert PubAck.from_api({"stream": "S", "seq": 4}) == PubAck("S", 4)
-
-
-def test_an_ack_with_everything_is_read() -> None:
-    ack = PubAck.from_api(
-        {
-            "stream": "S",
-            "seq": 0,
-            "duplicate": True,
-            "domain": "hub",
-            "val": "1000000000000000000000000000000",
-            "batch": "b1",
-            "count": 3,
-        }
-    )
-    assert ack == PubAck("S", 0, True, "hub", 10**30, "b1", 3)
-    assert (ack.value, ack.batch, ack.count) == (10**30, "b1", 3)
-
-
-@pytest.mark.parametrize("value", ["x", [], "9" * 10_000])
-def test_a_counter_that_cannot_be_read_is_none(value: object) -> None:
-    assert PubAck.from_api({"stream": "S", "seq": 1, "val": value}).value is None
-
-
-@pytest.mark.parametrize("raw", [{}, {"stream": None, "seq": "x"}, {"stream": 1}])
-def test_what_is_no_ack_has_no_stream(raw: dict[str, Any]) -> None:
-    assert PubAck.from_api(raw).stream == ""
 
 
 # What all reports have in common
