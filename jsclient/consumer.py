@@ -23,7 +23,7 @@ from .consuming import (
     fetch_batch,
     new_courier,
 )
-from .errors import Error, InvalidArgumentError, ServerError, TimeoutError
+from .errors import Error, ServerError, TimeoutError
 from .events import ConsumerWarning
 from .info import ConsumerInfo, PauseInfo
 from .jetstream_errors import (
@@ -223,10 +223,6 @@ class Consumer:
                 until there is one again.
             is_fragile: let trouble that is otherwise overcome end it with its error.
         """
-        if on_missing not in ("raise", "wait"):
-            raise InvalidArgumentError(
-                f"on_missing must be 'raise' or 'wait': {on_missing!r}"
-            )
         policy = consume_policy(
             self._info.config,
             max_messages=max_messages,
@@ -236,10 +232,10 @@ class Consumer:
             expires=expires,
             idle_heartbeat=idle_heartbeat,
             stop_after=stop_after,
+            on_missing=on_missing,
             doing=f"consume from {self!r}",
         )._replace(is_fragile=is_fragile)
-        pulling = self._pulling(policy, pull, is_missing_fatal=on_missing == "raise")
-        return Messages(self._api.loop, pulling, self)
+        return Messages(self._api.loop, self._pulling(policy, pull), self)
 
     def consume(
         self,
@@ -316,12 +312,11 @@ class Consumer:
             expires=expires,
             idle_heartbeat=idle_heartbeat,
             stop_after=stop_after,
+            on_missing=on_missing,
             doing=f"consume from {self!r}",
         )
         inbox = BatchInbox(self._courier())
-        pulling = self._pulling(
-            policy, pull, is_missing_fatal=on_missing == "raise", inbox=inbox
-        )
+        pulling = self._pulling(policy, pull, inbox=inbox)
         return Batches(self._api.loop, pulling, inbox, self)
 
     def _courier(self) -> Courier:
@@ -333,7 +328,6 @@ class Consumer:
         policy: Policy,
         pull: PullOptions,
         *,
-        is_missing_fatal: bool = True,
         inbox: BatchInbox | None = None,
     ) -> Pulling:
         config = self._info.config
@@ -353,7 +347,7 @@ class Consumer:
 
         def look_up(pulling: Pulling) -> None:
             """In a thread of its own: the loop does not wait."""
-            if is_missing_fatal and not policy.is_fetch:
+            if not policy.is_patient and not policy.is_fetch:
                 Thread(
                     target=self._see_if_missing,
                     args=(pulling,),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -170,11 +171,10 @@ class Messages:
             self.stop()
 
     def __del__(self) -> None:
-        # Nobody can read it any more. The machine is the loop's: a thread of ours stops
-        # it.
+        # Nobody can read it any more, but the loop still has it.
         pulling = getattr(self, "_pulling", None)
-        if pulling is not None and not pulling.is_ended and not self._loop.is_closing:
-            self._loop.dispatch.call(pulling.stop)
+        if pulling is not None:
+            pulling.abandon()
 
 
 class Batches:
@@ -257,6 +257,12 @@ class Batches:
         if not self._loop.is_closing:
             self.stop()
 
+    def __del__(self) -> None:
+        # Nobody can read it any more, but the loop still has it.
+        pulling = getattr(self, "_pulling", None)
+        if pulling is not None:
+            pulling.abandon()
+
 
 class ProgressReports:
     """Tells the server that messages are being worked on; a machine of the loop."""
@@ -284,7 +290,9 @@ class ProgressReports:
         working = list(self._working.values())
         self.deadline = now + self._interval if working else math.inf
         for msg in working:
-            msg.in_progress()
+            # Without room or a link the next report has to do.
+            with contextlib.suppress(errors.Error):
+                msg.in_progress()
 
     def close(self) -> None:
         """No more reports."""
@@ -346,9 +354,17 @@ class ConsumeHandle:
                 self._left -= 1
                 is_last = self._left == 0
             if is_last:
-                if self._reports is not None:
-                    self._reports.close()
-                self._over.open()
+                self._end()
+
+    def _end(self) -> None:
+        """The last worker is done; mostly because there are no more messages."""
+        if self._reports is not None:
+            self._reports.close()
+        if not self._loop.is_closing:
+            self._messages.stop()
+            if self._error is not None:
+                self._loop.tell(events.ErrorEvent(self._error))
+        self._over.open()
 
     def _handle(self, msg: Msg) -> None:
         reports = self._reports
@@ -380,13 +396,15 @@ class ConsumeHandle:
         """Waits until it has ended; raises TimeoutError, or the error that ended it."""
         limit = seconds(timeout)
         deadline = monotonic() + limit
+        with contextlib.suppress(errors.ConnectionClosedError):
+            self._loop.wait(self._over, deadline)
+        # On a closed connection there is nothing to drive: the callbacks end by
+        # themselves.
         while not self._over.is_open:
-            try:
-                if not self._loop.wait(self._over, deadline):
-                    raise errors.TimeoutError(f"it still runs after {limit:g} s")
-            except errors.ConnectionClosedError:
-                self._over.sleep(1.0)
-                break
+            left = deadline - monotonic()
+            if left <= 0:
+                raise errors.TimeoutError(f"it still runs after {limit:g} s")
+            self._over.sleep(min(left, threading.TIMEOUT_MAX))
         if self._error is not None:
             raise self._error
 

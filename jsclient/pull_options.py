@@ -70,11 +70,16 @@ def consume_policy(
     expires: Seconds,
     idle_heartbeat: Seconds | None,
     stop_after: int | None,
+    on_missing: str = "raise",
     doing: str,
 ) -> Policy:
     """Checks the options of an endless pull against the consumer's limits."""
     if max_messages is not None and max_bytes is not None:
         raise InvalidArgumentError("give max_messages or max_bytes, not both")
+    if on_missing not in ("raise", "wait"):
+        raise InvalidArgumentError(
+            f"on_missing must be 'raise' or 'wait': {on_missing!r}"
+        )
     life = seconds(expires, "expires")
     if not 1 <= life < math.inf:
         raise InvalidArgumentError(
@@ -126,6 +131,7 @@ def consume_policy(
         heartbeat=beat,
         stop_after=0 if stop_after is None else _count(stop_after, "stop_after"),
         batch_limit=batch_limit,
+        is_patient=on_missing == "wait",
         doing=doing,
     )
 

@@ -24,6 +24,7 @@ class Policy(NamedTuple):
     stop_after: int = 0  # 0: never
     no_wait: bool = False
     batch_limit: int = 0  # what the consumer accepts; 0: anything
+    is_patient: bool = False  # waits for another consumer when its own is deleted
     is_fragile: bool = False  # trouble that is otherwise overcome ends it
     doing: str = "pull messages"
 

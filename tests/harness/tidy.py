@@ -1,0 +1,28 @@
+"""Looks whether a connection has put away what belonged to pulls that are over."""
+
+from __future__ import annotations
+
+import time
+
+import jsclient
+from jsclient._core import Lane
+from jsclient._io.pulling import Lanes
+
+
+def assert_tidy(nc: jsclient.Connection, *, timeout: float = 5.0) -> None:
+    """No conversation is left, and no subscription of one but a pool of free lanes."""
+    loop = nc._loop
+
+    def leftovers() -> list[object]:
+        found: list[object] = list(loop.machines)
+        found += [one for one in loop.watchers if not isinstance(one, Lanes)]
+        for entry in list(loop.entries.values()):
+            route = entry.route
+            if isinstance(route, Lane) and (route.inbox or entry.is_draining):
+                found.append(entry.subject)
+        return found
+
+    deadline = time.monotonic() + timeout
+    while left := leftovers():
+        assert time.monotonic() < deadline, f"left: {left}"
+        time.sleep(0.005)  # the threads of a consume end a moment after its stop
