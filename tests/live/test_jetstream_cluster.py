@@ -95,6 +95,7 @@ def test_a_stream_is_managed_while_its_leader_moves(js: JetStream) -> None:
     assert stream.info().config.description == "moved"
 
 
+@pytest.mark.slow
 def test_calls_outlive_a_dead_leader_and_a_lost_quorum() -> None:
     with (
         server.run(cluster=3, jetstream=True) as cluster,
