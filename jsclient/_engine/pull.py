@@ -29,7 +29,6 @@ from __future__ import annotations
 import math
 
 from ..jetstream_errors import (
-    ConsumerDeletedError,
     JetStreamError,
     LostPullError,
     MessageSizeError,
@@ -240,10 +239,9 @@ class Conversation:
         is_fetch, verdict = self.policy.is_fetch, row.verdict
         if verdict is Verdict.UNPIN:
             self._output.append(Signal.UNPINNED)
-        if isinstance(error, ConsumerDeletedError) and self.policy.is_patient:
-            self._warn(error)
-            self._back_off(now)
-        elif verdict is Verdict.FATAL:
+        if verdict is Verdict.GONE:
+            verdict = Verdict.RETRY if self.policy.is_patient else Verdict.FATAL
+        if verdict is Verdict.FATAL:
             self._end(error)
         elif is_fetch and verdict is not Verdict.RELINK:
             if verdict is Verdict.SIZE and self.arrived == 0:

@@ -33,6 +33,7 @@ class Verdict(Enum):
     LOOK_UP = "look up"  # the same, and see whether there still is a consumer
     RELINK = "relink"  # the server goes away: ask on the next link
     KEEP = "keep"  # the pull lives on
+    GONE = "gone"  # there is no consumer: over, unless one is waited for
     FATAL = "fatal"  # the conversation is over
 
 
@@ -53,7 +54,7 @@ _TABLE = (
     Row(408, "requests pending", Verdict.RETRY, None),
     Row(408, "", Verdict.DONE, None),
     Row(409, "batch completed", Verdict.DONE, None),
-    Row(409, "consumer deleted", Verdict.FATAL, ConsumerDeletedError),
+    Row(409, "consumer deleted", Verdict.GONE, ConsumerDeletedError),
     Row(409, "consumer is push based", Verdict.FATAL, PushConsumerError),
     Row(409, "exceeded max", Verdict.RETRY, PullLimitError),
     Row(409, "message size exceeds maxbytes", Verdict.SIZE, None),
