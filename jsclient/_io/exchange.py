@@ -55,8 +55,11 @@ def exchange(
     """
     loop.check_open()
     replies = loop.request_inbox()
-    reply = replies.open(subject)
+    hand: list[Reply | None] = [None]
     try:
+        replies.open_into(hand, subject)
+        reply = hand[0]
+        assert reply is not None
         if reply.error is not None:
             raise reply.error  # there is no inbox for the answer
         send(loop, subject, data, headers, reply, deadline)
@@ -68,7 +71,8 @@ def exchange(
                 send(loop, subject, data, headers, reply, deadline)
         return receive(loop, reply, deadline)
     finally:
-        replies.drop(reply)
+        if hand[0] is not None:
+            replies.drop(hand[0])
 
 
 def answers(

@@ -202,7 +202,7 @@ def test_publishes_requests_and_flushes_survive_a_handler_that_raises(
     assert done <= set(got) <= begun, (done - set(got), set(got) - begun)
     assert answered > 10
     """,
-            left=5,
+            left=2,
         ),
         url,
         kind,
@@ -230,7 +230,7 @@ def test_subscriptions_made_and_ended_in_a_storm_leave_nothing_behind(url: str) 
         assert time.monotonic() < deadline, (nc._loop.entries, len(nc._loop.routes))
         time.sleep(0.01)
     """,
-            left=5,
+            left=2,
         ),
         url,
         "KeyboardInterrupt",
