@@ -34,11 +34,11 @@ from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.errno cimport EBADF
 from libc.math cimport INFINITY
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
 cimport cython
-from headers cimport StatusLine, is_key_byte, line_end, read_status_line
+from headers cimport StatusLine, header_number, is_key_byte, line_end, read_status_line
 from jsack cimport AckSubject, read_ack_subject
 from scan cimport (
     SUBJECT_BLANK,
@@ -942,19 +942,22 @@ cdef class Courier:
 
     cdef int send(self, Msg msg, bytes payload) except -1:
         cdef Span to
-        cdef Span nowhere
         cdef bytes subject
-        cdef int asked
-        nowhere.at = NULL
-        nowhere.size = 0
-        if self.prefix is None:
-            # As it was received; the server made it.
-            to.at = PyBytes_AS_STRING(msg.head) + msg.subject_size
-            to.size = msg.reply_size
-        else:
+        if self.prefix is not None:
             subject = self.ack_subject(msg)
             to.at = PyBytes_AS_STRING(subject)
             to.size = PyBytes_GET_SIZE(subject)
+            return self.send_to(to, payload)
+        # As it was received; the server made it.
+        to.at = PyBytes_AS_STRING(msg.head) + msg.subject_size
+        to.size = msg.reply_size
+        return self.send_to(to, payload)
+
+    cdef int send_to(self, Span to, bytes payload) except -1:
+        cdef Span nowhere
+        cdef int asked
+        nowhere.at = NULL
+        nowhere.size = 0
         asked = self.outbox.add_checked(
             to, nowhere, PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload), None,
             False, None, False,
@@ -1600,6 +1603,10 @@ cdef class PullInbox(Inbox):
         self.put(make_msg(frame, None))
         return 0
 
+    cdef int beat(self, const Frame *frame) except -1:
+        """A heartbeat came."""
+        return 0
+
     cdef void look_due(self) noexcept:
         """Whether so little is left that more is due."""
         if self.threshold >= 0:
@@ -1627,6 +1634,80 @@ cdef class PullInbox(Inbox):
         if self.is_due and self.on_due is not None:
             self.on_due()
         return 0
+
+    def refill(self):
+        """Asks for more if that is due."""
+        self.prepare()
+
+
+@cython.final
+cdef class OrderedInbox(PullInbox):
+    """A pull inbox of an ordered consumer: it ends before the first gap.
+
+    The consumer counts its deliveries: each message must have the next number, and a
+    heartbeat tells the last one. `last_seq` is the place in the stream of the last message
+    that was taken.
+    """
+
+    cdef public uint64_t last_seq
+    cdef uint64_t seq_before           # what it was before the last message was taken
+    cdef readonly uint64_t deliveries  # without a gap
+    cdef readonly object gap           # the number that came instead of the next, or None
+
+    def __init__(self, owner, uint64_t last_seq=0):
+        PullInbox.__init__(self, owner)
+        self.last_seq = last_seq
+        self.seq_before = last_seq
+
+    cdef int accept(self, const Frame *frame) except -1:
+        cdef AckSubject ack
+        if self.is_ended:
+            return 0
+        if not read_ack_subject(frame.reply, frame.reply_size, &ack):
+            ack.consumer_seq = 0
+        if ack.consumer_seq != self.deliveries + 1:
+            return self.break_off(ack.consumer_seq)
+        PullInbox.accept(self, frame)
+        self.deliveries += 1
+        return 0
+
+    cdef int beat(self, const Frame *frame) except -1:
+        cdef uint64_t last
+        if self.is_ended or not header_number(
+            frame.header, frame.header_size, b"Nats-Last-Consumer:", 19, &last
+        ):
+            return 0
+        if last != self.deliveries:
+            self.break_off(last)
+        return 0
+
+    cdef int break_off(self, uint64_t came) except -1:
+        self.gap = came
+        self.is_ended = True
+        return 0
+
+    cdef Msg pop(self):
+        cdef AckSubject ack
+        cdef Msg msg = PullInbox.pop(self)
+        if msg is not None:
+            read_ack_subject(
+                PyBytes_AS_STRING(msg.head) + msg.subject_size, msg.reply_size, &ack
+            )
+            self.seq_before = self.last_seq
+            self.last_seq = ack.stream_seq
+        return msg
+
+    def put_back(self, Msg msg not None):
+        """Undoes `take` for a message that its taker could not use."""
+        PullInbox.put_back(self, msg)
+        self.last_seq = self.seq_before
+
+    def clear(self):
+        """Drops what is held, and returns how many messages that were."""
+        cdef uint64_t last = self.last_seq
+        dropped = PullInbox.clear(self)
+        self.last_seq = last
+        return dropped
 
 
 @cython.final
@@ -1666,6 +1747,12 @@ cdef class Block:
         if size:
             memcpy(self.at + self.size, data, <size_t>size)
             self.size += size
+
+    cdef const char *piece(self, Block ends, Py_ssize_t i, Py_ssize_t *size) noexcept:
+        """The i-th of the pieces whose ends are in another block, after a zero."""
+        cdef const int64_t *at = <const int64_t *>ends.at
+        size[0] = at[i + 1] - at[i]
+        return self.at + at[i]
 
     def __len__(self):
         return self.size // self.itemsize
@@ -1717,17 +1804,17 @@ cdef class Batch:
     cdef Block own_seqs
     cdef Block times
     cdef Block deliveries
-    cdef bint is_acked_
+    cdef Py_ssize_t acked              # how many messages are acknowledged
+    cdef AckState ack_state
 
     def __cinit__(self):
         cdef int64_t zero = 0
-        cdef int32_t small_zero = 0
         self.payloads = text_block()
         self.payload_ends = Block("q", 8)
         self.heads = text_block()
-        self.head_ends = Block("i", 4)
+        self.head_ends = Block("q", 8)
         self.replies = text_block()
-        self.reply_ends = Block("i", 4)
+        self.reply_ends = Block("q", 8)
         self.blocks = text_block()
         self.block_ends = Block("q", 8)
         self.seqs = Block("Q", 8)
@@ -1737,8 +1824,8 @@ cdef class Batch:
         self.reserve(0, 0, 0, 0)
         self.payload_ends.append(&zero, 8)
         self.block_ends.append(&zero, 8)
-        self.head_ends.append(&small_zero, 4)
-        self.reply_ends.append(&small_zero, 4)
+        self.head_ends.append(&zero, 8)
+        self.reply_ends.append(&zero, 8)
 
     cdef int reserve(
         self, Py_ssize_t data, Py_ssize_t subject, Py_ssize_t reply, Py_ssize_t header
@@ -1750,8 +1837,8 @@ cdef class Batch:
         self.blocks.reserve(header)
         self.payload_ends.reserve(8)
         self.block_ends.reserve(8)
-        self.head_ends.reserve(4)
-        self.reply_ends.reserve(4)
+        self.head_ends.reserve(8)
+        self.reply_ends.reserve(8)
         self.seqs.reserve(8)
         self.own_seqs.reserve(8)
         self.times.reserve(8)
@@ -1761,7 +1848,6 @@ cdef class Batch:
     cdef int append(self, const Frame *frame) except -1:
         cdef AckSubject ack
         cdef int64_t end
-        cdef int32_t small_end
         if not read_ack_subject(frame.reply, frame.reply_size, &ack):
             ack.stream_seq = ack.consumer_seq = ack.num_delivered = ack.timestamp_ns = 0
         self.reserve(
@@ -1771,11 +1857,11 @@ cdef class Batch:
         end = self.payloads.size
         self.payload_ends.append(&end, 8)
         self.heads.append(frame.subject, frame.subject_size)
-        small_end = <int32_t>self.heads.size
-        self.head_ends.append(&small_end, 4)
+        end = self.heads.size
+        self.head_ends.append(&end, 8)
         self.replies.append(frame.reply, frame.reply_size)
-        small_end = <int32_t>self.replies.size
-        self.reply_ends.append(&small_end, 4)
+        end = self.replies.size
+        self.reply_ends.append(&end, 8)
         self.blocks.append(frame.header, frame.header_size)
         end = self.blocks.size
         self.block_ends.append(&end, 8)
@@ -1795,22 +1881,10 @@ cdef class Batch:
         cdef Py_ssize_t i = index + self.count if index < 0 else index
         if not 0 <= i < self.count:
             raise IndexError("batch index out of range")
-        frame.subject = self.heads.at + (<int32_t *>self.head_ends.at)[i]
-        frame.subject_size = (
-            (<int32_t *>self.head_ends.at)[i + 1] - (<int32_t *>self.head_ends.at)[i]
-        )
-        frame.reply = self.replies.at + (<int32_t *>self.reply_ends.at)[i]
-        frame.reply_size = (
-            (<int32_t *>self.reply_ends.at)[i + 1] - (<int32_t *>self.reply_ends.at)[i]
-        )
-        frame.header = self.blocks.at + (<int64_t *>self.block_ends.at)[i]
-        frame.header_size = (
-            (<int64_t *>self.block_ends.at)[i + 1] - (<int64_t *>self.block_ends.at)[i]
-        )
-        frame.data = self.payloads.at + (<int64_t *>self.payload_ends.at)[i]
-        frame.data_size = (
-            (<int64_t *>self.payload_ends.at)[i + 1] - (<int64_t *>self.payload_ends.at)[i]
-        )
+        frame.subject = self.heads.piece(self.head_ends, i, &frame.subject_size)
+        frame.reply = self.replies.piece(self.reply_ends, i, &frame.reply_size)
+        frame.header = self.blocks.piece(self.block_ends, i, &frame.header_size)
+        frame.data = self.payloads.piece(self.payload_ends, i, &frame.data_size)
         frame.head = NULL
         frame.body = NULL
         msg = make_msg(&frame, None)
@@ -1836,11 +1910,13 @@ cdef class Batch:
     @property
     def subjects(self):
         """The subject of each message, as a list."""
-        cdef int32_t *ends = <int32_t *>self.head_ends.at
-        return [
-            recurring_text(self.heads.at + ends[i], ends[i + 1] - ends[i])
-            for i in range(self.count)
-        ]
+        cdef const char *at
+        cdef Py_ssize_t i, size
+        cdef list subjects = []
+        for i in range(self.count):
+            at = self.heads.piece(self.head_ends, i, &size)
+            subjects.append(recurring_text(at, size))
+        return subjects
 
     @property
     def stream_seqs(self):
@@ -1883,25 +1959,42 @@ cdef class Batch:
         return memoryview(self.head_ends)
 
     def ack(self):
-        """Acknowledges every message, in one write. A second call does nothing."""
-        cdef Py_ssize_t i
+        """Acknowledges every message, in one write. A second call does nothing.
+
+        If it raises, a further call goes on with the messages that it did not reach.
+        """
         cdef Courier courier
-        if self.is_acked_ or self.count == 0:
+        if self.ack_state != ACK_NEW or self.count == 0:
             return
         if not isinstance(self.owner, Courier):
             raise InvalidArgumentError("the batch belongs to no connection")
         courier = <Courier>self.owner
-        self.is_acked_ = True
-        if courier.is_ack_none:
-            return
-        for i in range(self.count):
-            self[i].ack()
-        courier.outbox.push()
+        self.ack_state = ACK_SENDING
+        try:
+            if not courier.is_ack_none:
+                self.send_acks(courier)
+        except BaseException:
+            self.ack_state = ACK_NEW
+            raise
+        self.ack_state = ACK_DONE
+
+    cdef int send_acks(self, Courier courier) except -1:
+        cdef Span to
+        cdef bytes subject
+        while self.acked < self.count:
+            to.at = self.replies.piece(self.reply_ends, self.acked, &to.size)
+            if courier.prefix is not None:
+                subject = courier.prefix + to.at[7:to.size]
+                to.at = PyBytes_AS_STRING(subject)
+                to.size = PyBytes_GET_SIZE(subject)
+            courier.send_to(to, b"+ACK")
+            self.acked += 1
+        return courier.outbox.push()
 
     @property
     def is_acked(self):
-        """Whether `ack` was called."""
-        return self.is_acked_
+        """Whether `ack` was called, for all messages."""
+        return self.ack_state == ACK_DONE
 
     def to_arrow(self):
         """The batch as a `pyarrow.RecordBatch`, without copying; needs pyarrow."""
@@ -1959,10 +2052,6 @@ cdef class BatchInbox(PullInbox):
         self.count = 0
         self.bytes = 0
         return dropped
-
-    def refill(self):
-        """Asks for more if that is due."""
-        self.prepare()
 
 
 @cython.final
@@ -2047,6 +2136,9 @@ cdef class Lane(Route):
             return 0
         if line.status == 100:
             inbox.hear()
+            inbox.beat(frame)
+            if inbox.is_ended and inbox.sleepers:
+                parser.stir(inbox)
             return 0
         if not self.statuses:
             parser.notices.append(self)
@@ -2155,6 +2247,35 @@ cdef class MessageIterator:
 
 
 @cython.final
+cdef class OrderedIterator:
+    """Iterates the messages of an ordered consumer, from one inbox to the next.
+
+    `await_inbox` returns the inbox that has messages, waiting for it, or None at the end.
+    """
+
+    cdef OrderedInbox inbox
+    cdef object await_inbox
+
+    def __init__(self, await_inbox):
+        self.await_inbox = await_inbox
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef Msg msg
+        while True:
+            if self.inbox is not None:
+                self.inbox.prepare()
+                msg = self.inbox.pop()
+                if msg is not None:
+                    return msg
+            self.inbox = <OrderedInbox?>self.await_inbox()
+            if self.inbox is None:
+                raise StopIteration
+
+
+@cython.final
 cdef class Reply(Awaited):
     """The answer to one request: a message, or the error that came instead."""
 
@@ -2249,6 +2370,14 @@ cdef class Replies(Route):
             return None
         self.waiting[token] = reply
         return reply
+
+    def open_into(self, list hand not None, subject):
+        """Puts an opened Reply into hand[0], before any other code can run.
+
+        So whoever drops what is in the list in the end leaves nothing waiting, also when
+        a signal handler raises.
+        """
+        hand[0] = self.open(subject)
 
     def oldest(self):
         """The request that waits longest, or None."""
