@@ -12,7 +12,6 @@ own callable is chained as it is.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import stat
@@ -20,11 +19,10 @@ from collections.abc import Callable
 from typing import NamedTuple, NoReturn, TypeVar
 
 from ._engine import nkeys
+from ._io.log import log
 from .errors import AuthenticationError, CredentialsError, InvalidArgumentError
 
 _T = TypeVar("_T")
-
-_log = logging.getLogger("jsclient")
 
 _MAX_FILE_BYTES = 1 << 20
 _READABLE_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
@@ -313,7 +311,7 @@ def _file_source(name: str, path: object, is_strict: bool) -> _Source:
                 raise CredentialsError(problem)
             if not is_warned:
                 is_warned = True
-                _log.warning("%s", problem)
+                log().warning("%s", problem)
         return text
 
     return _Source(

@@ -239,12 +239,12 @@ class AckFuture(Future[PubAck]):
 
 
 def _called(fn: Callable[[Future[PubAck]], object], future: Future[PubAck]) -> None:
-    from ._io.dispatch import logger
+    from ._io.log import log
 
     try:
         fn(future)
     except Exception:  # noqa: BLE001 - the user's error is reported
-        logger.exception("a callback of a publish raised")
+        log().exception("a callback of a publish raised")
 
 
 class AsyncPublisher:

@@ -7,30 +7,28 @@ storm misses the middle of it, and is told how many events that were.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 
 from .. import events
 from ..errors import Error
-
-logger = logging.getLogger("jsclient")
+from .log import DEBUG, ERROR, INFO, WARNING, is_heard, log
 
 MAX_WAITING = 1000
 
 # How loud an event is in the log: with an error, without one.
 _LEVELS: dict[type[events.Event], tuple[int, int]] = {
-    events.Connected: (logging.DEBUG, logging.DEBUG),
-    events.Disconnected: (logging.WARNING, logging.DEBUG),
-    events.Reconnected: (logging.INFO, logging.INFO),
-    events.ReconnectFailed: (logging.WARNING, logging.WARNING),
-    events.Closed: (logging.ERROR, logging.DEBUG),
-    events.LameDuck: (logging.WARNING, logging.WARNING),
-    events.ServersDiscovered: (logging.DEBUG, logging.DEBUG),
-    events.SlowConsumer: (logging.WARNING, logging.WARNING),
-    events.ConsumerWarning: (logging.WARNING, logging.WARNING),
-    events.ErrorEvent: (logging.WARNING, logging.WARNING),
+    events.Connected: (DEBUG, DEBUG),
+    events.Disconnected: (WARNING, DEBUG),
+    events.Reconnected: (INFO, INFO),
+    events.ReconnectFailed: (WARNING, WARNING),
+    events.Closed: (ERROR, DEBUG),
+    events.LameDuck: (WARNING, WARNING),
+    events.ServersDiscovered: (DEBUG, DEBUG),
+    events.SlowConsumer: (WARNING, WARNING),
+    events.ConsumerWarning: (WARNING, WARNING),
+    events.ErrorEvent: (WARNING, WARNING),
 }
 
 Handler = Callable[[events.Event], object]
@@ -49,7 +47,7 @@ class Dispatch:
 
     def tell(self, event: events.Event) -> None:
         """Queues an event; returns at once."""
-        if self.handler is None and not logger.isEnabledFor(_level(event)):
+        if self.handler is None and not is_heard(_level(event)):
             return
         with self._lock:
             if len(self._waiting) >= MAX_WAITING and not isinstance(
@@ -84,14 +82,14 @@ class Dispatch:
 
     def _hand_over(self, event: events.Event) -> None:
         level = _level(event)
-        if logger.isEnabledFor(level):
-            logger.log(level, "%s", _sentence(event))
+        if is_heard(level):
+            log().log(level, "%s", _sentence(event))
         handler = self.handler
         if handler is not None:
             try:
                 handler(event)
-            except Exception:
-                logger.exception("on_event raised for %s", type(event).__name__)
+            except Exception:  # noqa: BLE001 - the user's error is reported
+                log().exception("on_event raised for %s", type(event).__name__)
         if isinstance(event, events.Closed):
             self.handler = None
 

@@ -14,7 +14,7 @@ import threading
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from .dispatch import logger
+from .log import log
 
 if TYPE_CHECKING:
     from .loop import Loop
@@ -68,7 +68,7 @@ class Keeper:
                 else:
                     self._watch()
         except BaseException as error:  # noqa: BLE001 - nothing may outlive its keeper
-            logger.exception("the keeper of a connection failed")
+            log().exception("the keeper of a connection failed")
             loop.close(error if isinstance(error, Exception) else None)
         finally:
             loop.finish()

@@ -46,9 +46,10 @@ from .._engine.refusals import classify
 from .._engine.servers import Pool, Server
 from .._engine.session import Session, Tick
 from .dial import Call, Fields, Interrupted, Patience, dial
-from .dispatch import Dispatch, Handler, logger
+from .dispatch import Dispatch, Handler
 from .interruption import is_from_signal_handler
 from .keeper import Keeper
+from .log import log
 from .patrol import Patrol
 from .search import first_call
 from .table import Entry, Table
@@ -570,7 +571,7 @@ class Loop:
         """This link must end; the keeper does it."""
         if live.error is None:
             if not isinstance(error, errors.Error | OSError):
-                logger.error("the loop of a connection failed", exc_info=error)
+                log().error("the loop of a connection failed", exc_info=error)
             # It is kept, and told to others: whose frames it came through is dropped.
             live.error = error.with_traceback(None)
         self.helm.stop(live.link)
