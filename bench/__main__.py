@@ -45,7 +45,7 @@ def server(url: str | None) -> Iterator[str]:
     if url is not None:
         yield url
         return
-    with local_server.run(config=SERVER_CONFIG) as own:
+    with local_server.run(config=SERVER_CONFIG, jetstream=True) as own:
         yield own.url
 
 

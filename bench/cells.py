@@ -20,6 +20,7 @@ class Beside(Enum):
     NOTHING = "nothing"
     LOAD = "load"  # the floor publishes when the worker says READY
     ECHO = "echo"  # the floor answers requests
+    STREAM = "stream"  # the floor has made an empty stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,30 @@ CELLS = (
         messages=1_000_000,
         quick=200_000,
         beside=Beside.ECHO,
+    ),
+    Cell(
+        "jspub",
+        "publish to a stream, one ack after another",
+        (P50, P99, CPU),
+        messages=10_000,
+        quick=2_000,
+        beside=Beside.STREAM,
+    ),
+    Cell(
+        "jsasync",
+        "publish to a stream with futures, 1,000 without an ack",
+        (CPU, RATE),
+        messages=200_000,
+        quick=50_000,
+        beside=Beside.STREAM,
+    ),
+    Cell(
+        "jsall",
+        "publish an iterable to a stream, 1,000 without an ack",
+        (CPU, RATE),
+        messages=200_000,
+        quick=50_000,
+        beside=Beside.STREAM,
     ),
     Cell(
         "memory",

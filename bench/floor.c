@@ -7,6 +7,10 @@
  *     floor URL load     N SIZE             the same with a PING instead of the request
  *     floor URL request  N SIZE             N requests, one after another
  *     floor URL threads  N SIZE             N requests, a hundred at a time
+ *     floor URL jspub    N SIZE             N publishes to a stream, each after the last's ack
+ *     floor URL jsasync  N SIZE             N publishes to a stream, a thousand without an ack
+ *     floor URL jsall    N SIZE             the same
+ *     floor URL stream   0 0                make that stream anew
  *     floor URL echo     0 0                answer requests until the process is ended
  *     floor URL info     0 0                print the server's INFO
  *     floor -   parse    N SIZE             parse N messages that are in memory
@@ -384,6 +388,119 @@ static void run_requests(struct connection *connection, long count, size_t size,
     free(latency);
 }
 
+/* An ack of the stream, as little of it as tells it from an error. */
+static void check_ack(const struct message *message)
+{
+    static const char start[] = "{\"stream\":\"" STREAM "\"";
+    if (message->size < sizeof start || memcmp(message->payload, start, sizeof start - 1) != 0)
+        die("no ack: %.*s", (int)message->size, message->payload);
+}
+
+static size_t make_publish(char *frame, const char *inbox, size_t size)
+{
+    size_t used = (size_t)sprintf(frame, "PUB " STORED " %s %zu\r\n", inbox, size);
+    memset(frame + used, 'x', size);
+    memcpy(frame + used + size, "\r\n", 2);
+    return used + size + 2;
+}
+
+static void open_inbox(struct connection *connection, char *inbox)
+{
+    char line[128];
+    sprintf(inbox, "_INBOX.floor%ld", (long)getpid());
+    snprintf(line, sizeof line, "SUB %s 1\r\n", inbox);
+    send_text(connection, line);
+    flush(connection);
+}
+
+/* jspub: one message, its ack, the next message. */
+static void run_stored(struct connection *connection, long count, size_t size)
+{
+    char frame[MAX_FRAME], inbox[64];
+    double *latency = malloc((size_t)count * sizeof *latency);
+    struct message message;
+    struct meter meter;
+    size_t frame_size;
+    if (latency == NULL)
+        die("out of memory");
+    open_inbox(connection, inbox);
+    frame_size = make_publish(frame, inbox, size);
+    meter_start(&meter);
+    for (long i = 0; i < count; i++) {
+        double start = seconds_now();
+        send_all(connection, frame, frame_size);
+        while (!next_message(connection, &message))
+            receive(connection);
+        latency[i] = seconds_now() - start;
+        check_ack(&message);
+    }
+    meter_stop(&meter);
+    print_meter(&meter, count);
+    print_latencies(latency, count);
+    free(latency);
+}
+
+/* jsasync, jsall: as many without an ack as the window holds. */
+static void run_window(struct connection *connection, long count, size_t size)
+{
+    char frame[MAX_FRAME], inbox[64];
+    struct message message;
+    struct meter meter;
+    size_t frame_size;
+    long sent = 0, stored = 0;
+    open_inbox(connection, inbox);
+    frame_size = make_publish(frame, inbox, size);
+    meter_start(&meter);
+    while (stored < count) {
+        while (sent < count && sent - stored < WINDOW) {
+            gather(connection, frame, frame_size);
+            sent++;
+            if (connection->gathered >= WRITE_AT)
+                send_gathered(connection);
+        }
+        send_gathered(connection);
+        receive(connection);
+        while (next_message(connection, &message)) {
+            check_ack(&message);
+            stored++;
+        }
+    }
+    meter_stop(&meter);
+    print_meter(&meter, count);
+    puts("}");
+}
+
+static void call_api(struct connection *connection, const char *verb, const char *body,
+                     int may_fail)
+{
+    struct message message;
+    char line[512], inbox[64];
+    sprintf(inbox, "_INBOX.floor%ld", (long)getpid());
+    snprintf(line, sizeof line, "PUB $JS.API.STREAM.%s." STREAM " %s %zu\r\n%s\r\n", verb, inbox,
+             strlen(body), body);
+    send_text(connection, line);
+    while (!next_message(connection, &message))
+        receive(connection);
+    if (!may_fail && memmem(message.payload, message.size, "\"error\":", 8) != NULL)
+        die("%s: %.*s", verb, (int)message.size, message.payload);
+}
+
+/* stream: empty, in memory, and never so full that the server's memory counts. */
+static void make_stream(struct connection *connection, const char *url)
+{
+    char inbox[64];
+    open_link(connection, url);
+    if (strstr(connection->in, "\"jetstream\":true") == NULL)
+        die("the server has no JetStream");
+    close(connection->fd);
+    connection->begin = connection->end = 0;
+    connect_to(connection, url);
+    open_inbox(connection, inbox);
+    call_api(connection, "DELETE", "", 1);
+    call_api(connection, "CREATE", "{\"name\":\"" STREAM "\",\"subjects\":[\"" STORED "\"],"
+             "\"storage\":\"memory\",\"retention\":\"limits\",\"max_msgs\":100000}", 0);
+}
+
 static void run_echo(struct connection *connection)
 {
     struct message message;
@@ -494,6 +611,10 @@ int main(int argc, char **argv)
         puts(connection.in + 5);
         return 0;
     }
+    if (strcmp(work, "stream") == 0) {
+        make_stream(&connection, url);
+        return 0;
+    }
     connect_to(&connection, url);
     if (strcmp(work, "sub") == 0 || strcmp(work, "memory") == 0)
         run_subscriber(&connection, count, size, 0);
@@ -507,6 +628,10 @@ int main(int argc, char **argv)
         run_requests(&connection, count, size, 1);
     else if (strcmp(work, "threads") == 0)
         run_requests(&connection, count, size, THREADS);
+    else if (strcmp(work, "jspub") == 0)
+        run_stored(&connection, count, size);
+    else if (strcmp(work, "jsasync") == 0 || strcmp(work, "jsall") == 0)
+        run_window(&connection, count, size);
     else if (strcmp(work, "echo") == 0)
         run_echo(&connection);
     else

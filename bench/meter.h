@@ -13,9 +13,12 @@
 #include <time.h>
 
 enum { THREADS = 100 };         /* requests of the cell `threads` that wait at one time */
+enum { WINDOW = 1000 };         /* publishes of the cell `jsasync` that wait for their acks */
 
 #define SUBJECT "bench.load"    /* what the publisher sends and the subscribers hear */
 #define SERVICE "bench.echo"    /* where the responder listens */
+#define STREAM "BENCH"          /* a stream in memory, made anew for each sample */
+#define STORED "bench.stored"   /* its subject */
 
 static void die(const char *format, ...)
 {

@@ -1649,32 +1649,15 @@ cdef class OrderedInbox(PullInbox):
     that was taken.
     """
 
-    cdef uint64_t seq                  # that place, if `last` is None
-    cdef Msg last                      # the last message that was taken
-    cdef Msg last_but_one
+    cdef public uint64_t last_seq
+    cdef uint64_t seq_before           # what it was before the last message was taken
     cdef readonly uint64_t deliveries  # without a gap
     cdef readonly object gap           # the number that came instead of the next, or None
 
     def __init__(self, owner, uint64_t last_seq=0):
         PullInbox.__init__(self, owner)
-        self.seq = last_seq
-
-    @property
-    def last_seq(self):
-        cdef AckSubject ack
-        if self.last is None:
-            return self.seq
-        read_ack_subject(
-            PyBytes_AS_STRING(self.last.head) + self.last.subject_size,
-            self.last.reply_size,
-            &ack,
-        )
-        return ack.stream_seq
-
-    @last_seq.setter
-    def last_seq(self, uint64_t seq):
-        self.seq = seq
-        self.last = self.last_but_one = None
+        self.last_seq = last_seq
+        self.seq_before = last_seq
 
     cdef int accept(self, const Frame *frame) except -1:
         cdef AckSubject ack
@@ -1704,22 +1687,26 @@ cdef class OrderedInbox(PullInbox):
         return 0
 
     cdef Msg pop(self):
+        cdef AckSubject ack
         cdef Msg msg = PullInbox.pop(self)
         if msg is not None:
-            self.last_but_one = self.last
-            self.last = msg
+            read_ack_subject(
+                PyBytes_AS_STRING(msg.head) + msg.subject_size, msg.reply_size, &ack
+            )
+            self.seq_before = self.last_seq
+            self.last_seq = ack.stream_seq
         return msg
 
     def put_back(self, Msg msg not None):
         """Undoes `take` for a message that its taker could not use."""
         PullInbox.put_back(self, msg)
-        self.last = self.last_but_one
+        self.last_seq = self.seq_before
 
     def clear(self):
         """Drops what is held, and returns how many messages that were."""
-        last_seq = self.last_seq
+        cdef uint64_t last = self.last_seq
         dropped = PullInbox.clear(self)
-        self.last_seq = last_seq
+        self.last_seq = last
         return dropped
 
 
@@ -2283,7 +2270,7 @@ cdef class OrderedIterator:
                 msg = self.inbox.pop()
                 if msg is not None:
                     return msg
-            self.inbox = self.await_inbox()
+            self.inbox = <OrderedInbox?>self.await_inbox()
             if self.inbox is None:
                 raise StopIteration
 
@@ -2368,6 +2355,14 @@ cdef class Replies(Route):
 
         None when as many requests as the limit, if there is one, wait already.
         """
+        cdef Reply reply = self.draft(subject, tag, due)
+        return reply if self.enter(reply, limit) else None
+
+    def draft(self, subject, tag=None, double due=INFINITY):
+        """A Reply that no answer finds before it has entered.
+
+        Who holds it before that can drop it whatever happens in between.
+        """
         cdef Reply reply = Reply.__new__(Reply)
         cdef bytes token = self.new_token()
         reply.subject = subject
@@ -2375,22 +2370,17 @@ cdef class Replies(Route):
         reply.inbox = self.prefix + token.decode("ascii")
         reply.tag = tag
         reply.due = due
-        if self.reason is not None:
-            reply.fail(self.reason)
-            return reply
-        # Last: other threads may have run while the token was made.
-        if limit and len(self.waiting) >= limit:
-            return None
-        self.waiting[token] = reply
         return reply
 
-    def open_into(self, list hand not None, subject):
-        """Puts an opened Reply into hand[0], before any other code can run.
-
-        So whoever drops what is in the list in the end leaves nothing waiting, also when
-        a signal handler raises.
-        """
-        hand[0] = self.open(subject)
+    def enter(self, Reply reply not None, Py_ssize_t limit=0):
+        """Lets its answer find a draft; False when as many as the limit wait already."""
+        if self.reason is not None:
+            reply.fail(self.reason)
+            return True
+        if limit and len(self.waiting) >= limit:
+            return False
+        self.waiting[reply.token] = reply
+        return True
 
     def oldest(self):
         """The request that waits longest, or None."""

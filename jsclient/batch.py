@@ -134,9 +134,10 @@ class AtomicBatch:
         self._loop.check_open()
         if self._count == 1:
             self._replies = self._loop.request_inbox()
-        reply = self._replies.open(subject)
+        reply = self._replies.draft(subject)
         self._staging.append(reply)
         try:
+            self._replies.enter(reply)
             if reply.error is not None:
                 raise reply.error  # there is no inbox for the answer
             send(

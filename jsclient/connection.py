@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from . import errors, events
-from ._core import Gate, Inbox, Msg, Outbox, Reply, check_filter, check_token
+from ._core import Gate, Inbox, Msg, Outbox, check_filter, check_token
 from ._engine.arguments import (
     Buffer,
     HeadersLike,
@@ -323,11 +323,9 @@ class Connection:
             trial.set_max_payload(loop.info.max_payload)
             trial.publish(subject, data, None, headers)
         replies = loop.request_inbox()
-        hand: list[Reply | None] = [None]
+        reply = replies.draft(subject)
         try:
-            replies.open_into(hand, subject)
-            reply = hand[0]
-            assert reply is not None
+            replies.enter(reply)
             asked = self._outbox_publish(subject, data, reply.inbox, headers, True)
             if asked:
                 loop.attend_publish(asked, subject, data, reply.inbox, headers, limit)
@@ -336,8 +334,7 @@ class Connection:
                     f"no answer on {subject!r} within {limit:g} s"
                 )
         finally:
-            if hand[0] is not None:
-                replies.drop(hand[0])
+            replies.drop(reply)
         msg = reply.msg
         if msg is None:
             assert reply.error is not None

@@ -13,7 +13,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -216,11 +216,15 @@ class AckFuture(Future[PubAck]):
 
         It is settled again when a signal handler raised in the middle of this.
         """
-        if not self.done():
+        if self._settled.is_open:
+            return
+        try:
             if isinstance(outcome, PubAck):
                 self.set_result(outcome)
             else:
                 self.set_exception(outcome)
+        except InvalidStateError:
+            pass  # it was, before the signal handler
         self._settled.open()
 
     def _drive(self, timeout: float | None) -> float:
@@ -309,10 +313,10 @@ class AsyncPublisher:
         future = AckFuture(
             loop, subject, data, headers, msg_id=msg_id, retries=self._retries
         )
-        reply = self._place(future, deadline)
-        if reply is None:
-            reply = self._await_place(future, deadline, timeout)
+        reply = self._replies.draft(subject, future, deadline + self._ack_timeout)
         try:
+            if not self._has_place(reply):
+                self._await_place(reply, deadline, timeout)
             if reply.error is not None:
                 raise reply.error  # there is no inbox for the ack
             send(
@@ -333,22 +337,18 @@ class AsyncPublisher:
             raise
         return future
 
-    def _place(self, future: AckFuture, deadline: float) -> Reply | None:
-        """A place in the window; it is given up some time after the deadline."""
+    def _has_place(self, reply: Reply) -> bool:
+        """Whether there was a place in the window, which it has now."""
         limit = self._max_pending - len(self._answered) - len(self._again)
-        if limit <= 0:
-            return None
-        due = deadline + self._ack_timeout
-        return self._replies.open(future.subject, limit, future, due)
+        return limit > 0 and self._replies.enter(reply, limit)
 
-    def _await_place(self, future: AckFuture, deadline: float, timeout: float) -> Reply:
+    def _await_place(self, reply: Reply, deadline: float, timeout: float) -> None:
         while True:
             room = Gate()
             self._crowd.append(room)
             try:
-                reply = self._place(future, deadline)
-                if reply is not None:
-                    return reply
+                if self._has_place(reply):
+                    return
                 if not self._loop.wait(room, deadline):
                     raise TooManyPendingError(
                         f"{self._max_pending} publishes wait for their acks, and none "
@@ -569,10 +569,11 @@ def publish_all(
             subject, data, headers = message if len(message) == 3 else (*message, None)
             while under_way and (len(under_way) >= window or under_way[0][0].ready):
                 yield first()
-            reply = replies.open(subject)
+            reply = replies.draft(subject)
             deadline = monotonic() + timeout
             under_way.append((reply, deadline))
             try:
+                replies.enter(reply)
                 if reply.error is None:
                     send(loop, subject, data, headers, reply, deadline, is_urgent=False)
             except Exception as error:  # noqa: BLE001 - it is raised in its turn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from itertools import islice
+from itertools import islice, repeat
 from time import perf_counter
 
 import jsclient
@@ -12,8 +12,10 @@ import jsclient
 from .meter import (
     NO_LIMIT,
     SERVICE,
+    STORED,
     SUBJECT,
     THREADS,
+    WINDOW,
     Job,
     Memory,
     Meter,
@@ -109,6 +111,47 @@ def request_from_threads(job: Job) -> Sample:
         return sample | latency_sample(gathered)
 
 
+def store(job: Job) -> Sample:
+    with jsclient.connect(job.url) as nc:
+        js = nc.jetstream()
+        payload = b"x" * job.size
+        latencies: list[float] = []
+        js.publish(STORED, payload)
+        meter = Meter()
+        for seq in range(2, job.messages + 2):
+            start = perf_counter()
+            ack = js.publish(STORED, payload)
+            latencies.append(perf_counter() - start)
+            assert ack.seq == seq
+        return meter.sample(job.messages) | latency_sample(latencies)
+
+
+def store_with_futures(job: Job) -> Sample:
+    with jsclient.connect(job.url) as nc:
+        js = nc.jetstream(max_pending=WINDOW)
+        payload = b"x" * job.size
+        js.publish_async(STORED, payload).result(10.0)
+        meter = Meter()
+        for _ in range(job.messages):
+            future = js.publish_async(STORED, payload)
+        js.flush_publishes()
+        sample = meter.sample(job.messages)
+        assert future.result(0).seq == job.messages + 1
+        return sample
+
+
+def store_all(job: Job) -> Sample:
+    with jsclient.connect(job.url) as nc:
+        js = nc.jetstream()
+        payload = b"x" * job.size
+        js.publish(STORED, payload)
+        meter = Meter()
+        messages = repeat((STORED, payload), job.messages)
+        count = sum(1 for _ in js.publish_all(messages, window=WINDOW))
+        assert count == job.messages
+        return meter.sample(job.messages)
+
+
 def request_in_turn(
     nc: jsclient.Connection, payload: bytes, count: int, latencies: list[float]
 ) -> None:
@@ -128,5 +171,8 @@ if __name__ == "__main__":
             "memory": subscribe,
             "held": hold,
             "pub": publish,
+            "jspub": store,
+            "jsasync": store_with_futures,
+            "jsall": store_all,
         }
     )

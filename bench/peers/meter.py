@@ -15,7 +15,9 @@ from dataclasses import dataclass
 
 SUBJECT = "bench.load"  # what the publisher sends and the subscribers hear
 SERVICE = "bench.echo"  # where the responder listens
+STORED = "bench.stored"  # the subject of the stream
 THREADS = 100  # callers of the cell `threads`
+WINDOW = 1000  # publishes that wait for their acks
 
 # A queue that never drops: the cells compare costs, and a lost message would end a run.
 NO_LIMIT = 1 << 30

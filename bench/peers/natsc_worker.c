@@ -132,6 +132,60 @@ static void run_requests(natsConnection *nc, long count, int size, int threads)
     free(latency);
 }
 
+static void publish_stored(jsCtx *js, int size)
+{
+    jsPubAck *ack = NULL;
+    check(js_Publish(&ack, js, STORED, payload, size, NULL, NULL), "publish to the stream");
+    jsPubAck_Destroy(ack);
+}
+
+/* jspub: one message, its ack, the next message. */
+static void run_stored(natsConnection *nc, long count, int size)
+{
+    double *latency = malloc((size_t)count * sizeof *latency);
+    jsCtx *js = NULL;
+    struct meter meter;
+    if (latency == NULL)
+        die("out of memory");
+    check(natsConnection_JetStream(&js, nc, NULL), "JetStream");
+    publish_stored(js, size);
+    meter_start(&meter);
+    for (long i = 0; i < count; i++) {
+        double start = seconds_now();
+        publish_stored(js, size);
+        latency[i] = seconds_now() - start;
+    }
+    meter_stop(&meter);
+    print_meter(&meter, count);
+    print_latencies(latency, count);
+    free(latency);
+    jsCtx_Destroy(js);
+}
+
+/* jsasync: as many without an ack as the window holds. */
+static void run_window(natsConnection *nc, long count, int size)
+{
+    jsOptions options;
+    jsPubOptions patience;
+    jsCtx *js = NULL;
+    struct meter meter;
+    check(jsOptions_Init(&options), "options");
+    check(jsPubOptions_Init(&patience), "options");
+    options.PublishAsync.MaxPending = WINDOW;
+    options.PublishAsync.StallWait = PATIENCE_MS;
+    patience.MaxWait = PATIENCE_MS;
+    check(natsConnection_JetStream(&js, nc, &options), "JetStream");
+    publish_stored(js, size);
+    meter_start(&meter);
+    for (long i = 0; i < count; i++)
+        check(js_PublishAsync(js, STORED, payload, size, NULL), "publish to the stream");
+    check(js_PublishAsyncComplete(js, &patience), "wait for the acks");
+    meter_stop(&meter);
+    print_meter(&meter, count);
+    puts("}");
+    jsCtx_Destroy(js);
+}
+
 int main(int argc, char **argv)
 {
     natsConnection *nc = NULL;
@@ -161,6 +215,10 @@ int main(int argc, char **argv)
         run_requests(nc, count, size, 1);
     else if (strcmp(cell, "threads") == 0)
         run_requests(nc, count, size, THREADS);
+    else if (strcmp(cell, "jspub") == 0)
+        run_stored(nc, count, size);
+    else if (strcmp(cell, "jsasync") == 0)
+        run_window(nc, count, size);
     else
         die("unknown cell: %s", cell);
     natsConnection_Destroy(nc);

@@ -13,8 +13,10 @@ from nats.aio.msg import Msg
 from .meter import (
     NO_LIMIT,
     SERVICE,
+    STORED,
     SUBJECT,
     THREADS,
+    WINDOW,
     Job,
     Memory,
     Meter,
@@ -120,6 +122,38 @@ async def request_from_tasks(job: Job) -> Sample:
     return sample | latency_sample(latencies)
 
 
+async def store(job: Job) -> Sample:
+    nc = await connected(job)
+    js = nc.jetstream()
+    payload = b"x" * job.size
+    latencies: list[float] = []
+    await js.publish(STORED, payload)
+    meter = Meter()
+    for seq in range(2, job.messages + 2):
+        start = perf_counter()
+        ack = await js.publish(STORED, payload)
+        latencies.append(perf_counter() - start)
+        assert ack.seq == seq
+    sample = meter.sample(job.messages)
+    await nc.close()
+    return sample | latency_sample(latencies)
+
+
+async def store_with_futures(job: Job) -> Sample:
+    nc = await connected(job)
+    js = nc.jetstream(publish_async_max_pending=WINDOW)
+    payload = b"x" * job.size
+    await (await js.publish_async(STORED, payload))
+    meter = Meter()
+    for _ in range(job.messages):
+        future = await js.publish_async(STORED, payload)
+    await js.publish_async_completed()
+    sample = meter.sample(job.messages)
+    assert (await future).seq == job.messages + 1
+    await nc.close()
+    return sample
+
+
 async def request_in_turn(
     nc: Client, payload: bytes, count: int, latencies: list[float]
 ) -> None:
@@ -145,5 +179,7 @@ if __name__ == "__main__":
             "memory": running(subscribe),
             "held": running(hold),
             "pub": running(publish),
+            "jspub": running(store),
+            "jsasync": running(store_with_futures),
         }
     )

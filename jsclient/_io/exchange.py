@@ -55,11 +55,9 @@ def exchange(
     """
     loop.check_open()
     replies = loop.request_inbox()
-    hand: list[Reply | None] = [None]
+    reply = replies.draft(subject)
     try:
-        replies.open_into(hand, subject)
-        reply = hand[0]
-        assert reply is not None
+        replies.enter(reply)
         if reply.error is not None:
             raise reply.error  # there is no inbox for the answer
         send(loop, subject, data, headers, reply, deadline)
@@ -71,8 +69,7 @@ def exchange(
                 send(loop, subject, data, headers, reply, deadline)
         return receive(loop, reply, deadline)
     finally:
-        if hand[0] is not None:
-            replies.drop(hand[0])
+        replies.drop(reply)
 
 
 def answers(
@@ -128,7 +125,8 @@ def outcome(loop: Loop, reply: Reply) -> Msg:
     assert error is not None
     if isinstance(error, errors.ConnectionError):
         # A connection that closes sends what it has: not this, if it is not too late.
-        if not (reply.is_withdrawn or loop.outbox.withdraw(reply)):
+        is_unsent = reply.is_withdrawn or loop.outbox.withdraw(reply)
+        if reply.is_begun or not is_unsent:
             raise UnansweredError(str(error), is_lost=True) from error
         if isinstance(error, errors.DisconnectedError):
             raise UnsentError(str(error), is_lost=True) from error

@@ -161,6 +161,16 @@ def test_the_oldest_request_is_the_one_that_waits_longest() -> None:
     assert (replies.oldest(), len(replies)) == (None, 0), "over is over"
 
 
+def test_a_draft_takes_no_place_before_it_enters() -> None:
+    replies = Replies("_INBOX.")
+    drafts = [replies.draft("a") for _ in range(3)]
+    assert (len(replies), len({one.inbox for one in drafts})) == (0, 3)
+    assert [replies.enter(one, 2) for one in drafts] == [True, True, False]
+    replies.drop(drafts[0])
+    assert replies.enter(drafts[2], 2)
+    assert replies.oldest() is drafts[1]
+
+
 def test_a_request_of_a_closed_inbox_takes_no_place() -> None:
     replies = Replies("_INBOX.", None, True)
     replies.fail_all(ConnectionClosedError("closed"))
