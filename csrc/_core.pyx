@@ -1649,15 +1649,32 @@ cdef class OrderedInbox(PullInbox):
     that was taken.
     """
 
-    cdef public uint64_t last_seq
-    cdef uint64_t seq_before           # what it was before the last message was taken
+    cdef uint64_t seq                  # that place, if `last` is None
+    cdef Msg last                      # the last message that was taken
+    cdef Msg last_but_one
     cdef readonly uint64_t deliveries  # without a gap
     cdef readonly object gap           # the number that came instead of the next, or None
 
     def __init__(self, owner, uint64_t last_seq=0):
         PullInbox.__init__(self, owner)
-        self.last_seq = last_seq
-        self.seq_before = last_seq
+        self.seq = last_seq
+
+    @property
+    def last_seq(self):
+        cdef AckSubject ack
+        if self.last is None:
+            return self.seq
+        read_ack_subject(
+            PyBytes_AS_STRING(self.last.head) + self.last.subject_size,
+            self.last.reply_size,
+            &ack,
+        )
+        return ack.stream_seq
+
+    @last_seq.setter
+    def last_seq(self, uint64_t seq):
+        self.seq = seq
+        self.last = self.last_but_one = None
 
     cdef int accept(self, const Frame *frame) except -1:
         cdef AckSubject ack
@@ -1687,26 +1704,22 @@ cdef class OrderedInbox(PullInbox):
         return 0
 
     cdef Msg pop(self):
-        cdef AckSubject ack
         cdef Msg msg = PullInbox.pop(self)
         if msg is not None:
-            read_ack_subject(
-                PyBytes_AS_STRING(msg.head) + msg.subject_size, msg.reply_size, &ack
-            )
-            self.seq_before = self.last_seq
-            self.last_seq = ack.stream_seq
+            self.last_but_one = self.last
+            self.last = msg
         return msg
 
     def put_back(self, Msg msg not None):
         """Undoes `take` for a message that its taker could not use."""
         PullInbox.put_back(self, msg)
-        self.last_seq = self.seq_before
+        self.last = self.last_but_one
 
     def clear(self):
         """Drops what is held, and returns how many messages that were."""
-        cdef uint64_t last = self.last_seq
+        last_seq = self.last_seq
         dropped = PullInbox.clear(self)
-        self.last_seq = last
+        self.last_seq = last_seq
         return dropped
 
 
@@ -2270,7 +2283,7 @@ cdef class OrderedIterator:
                 msg = self.inbox.pop()
                 if msg is not None:
                     return msg
-            self.inbox = <OrderedInbox?>self.await_inbox()
+            self.inbox = self.await_inbox()
             if self.inbox is None:
                 raise StopIteration
 

@@ -1,9 +1,9 @@
 """The header block on (pointer, length): version line, status, fields. Reports failure by value."""
 
-from libc.stdint cimport uint8_t
+from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memchr, memcmp
 
-from scan cimport is_blank
+from scan cimport is_blank, parse_uint64
 
 
 cdef struct StatusLine:
@@ -57,6 +57,26 @@ cdef inline bint read_status_line(const char *at, Py_ssize_t size, StatusLine *l
     line.description = i
     line.end = end
     return True
+
+
+cdef inline bint header_number(
+    const char *at, Py_ssize_t size, const char *key, Py_ssize_t key_size, uint64_t *value
+) noexcept nogil:
+    """Whether a field of the block is a number, stored in value[0]; the key has its colon."""
+    cdef Py_ssize_t end
+    cdef Py_ssize_t start = line_end(at, 0, size)
+    while start >= 0 and start + 2 < size:
+        start += 2
+        end = line_end(at, start, size)
+        if end <= start:
+            return False
+        if end - start > key_size and memcmp(at + start, key, <size_t>key_size) == 0:
+            start += key_size
+            while start < end and is_blank(at[start]):
+                start += 1
+            return parse_uint64(at + start, end - start, value)
+        start = end
+    return False
 
 
 cdef inline bint is_key_byte(uint8_t byte) noexcept nogil:

@@ -16,7 +16,8 @@ def record_batch(batch: Batch) -> RecordBatch:
     """A `pyarrow.RecordBatch` on the batch's own memory.
 
     Its columns: subject, data, headers (the block as it came, empty for none),
-    stream_seq, consumer_seq, timestamp (UTC, nanoseconds), num_delivered.
+    stream_seq, consumer_seq, timestamp (UTC, nanoseconds), num_delivered. Subjects that
+    are no UTF-8 are copied, with U+FFFD for what they have of that.
     """
     try:
         import pyarrow as pa
@@ -33,8 +34,17 @@ def record_batch(batch: Batch) -> RecordBatch:
             kind, count, [None, *(pa.py_buffer(buffer) for buffer in buffers)]
         )
 
+    subjects = column(pa.large_string(), batch.subject_offsets, batch.subject_data)
+    try:
+        subjects.validate(full=True)
+    except pa.ArrowInvalid:
+        texts = [
+            text.encode(errors="surrogateescape").decode(errors="replace")
+            for text in batch.subjects
+        ]
+        subjects = pa.array(texts, pa.large_string())
     columns = {
-        "subject": column(pa.string(), batch.subject_offsets, batch.subject_data),
+        "subject": subjects,
         "data": column(pa.large_binary(), batch.offsets, batch.data),
         "headers": column(pa.large_binary(), batch.header_offsets, batch.header_data),
         "stream_seq": column(pa.uint64(), batch.stream_seqs),

@@ -8,7 +8,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from ._api import Api, Listing, Needs, level_header
-from ._core import Batch, BatchInbox, Courier, Msg
+from ._core import Batch, BatchInbox, Courier, Msg, PullInbox
 from ._engine.arguments import Seconds, integer, seconds, unique_name
 from ._engine.pull import Policy
 from ._engine.values import check_group, check_name, check_time, format_time
@@ -206,7 +206,6 @@ class Consumer:
         idle_heartbeat: Seconds | None = None,
         stop_after: int | None = None,
         on_missing: Literal["raise", "wait"] = "raise",
-        is_fragile: bool = False,
         **pull: Unpack[PullOptions],
     ) -> Messages:
         """An endless iteration that keeps messages at hand and asks for more in time.
@@ -221,7 +220,6 @@ class Consumer:
             stop_after: end after so many messages.
             on_missing: what to do when the consumer is gone for certain: raise, or wait
                 until there is one again.
-            is_fragile: let trouble that is otherwise overcome end it with its error.
         """
         policy = consume_policy(
             self._info.config,
@@ -234,7 +232,7 @@ class Consumer:
             stop_after=stop_after,
             on_missing=on_missing,
             doing=f"consume from {self!r}",
-        )._replace(is_fragile=is_fragile)
+        )
         return Messages(self._api.loop, self._pulling(policy, pull), self)
 
     def consume(
@@ -328,7 +326,7 @@ class Consumer:
         policy: Policy,
         pull: PullOptions,
         *,
-        inbox: BatchInbox | None = None,
+        inbox: PullInbox | None = None,
     ) -> Pulling:
         config = self._info.config
         if config.deliver_subject:

@@ -2,12 +2,16 @@
 
 The server keeps a consumer without acks in memory. Whatever goes wrong with it (a lost
 message, a lost link, missed heartbeats, a restarted server) ends it, and a new one
-begins after the last message that was handed to the user. So a consumer's own sequence
-must count 1, 2, 3, …; the first number that does not fit is a gap.
+begins after the last message that was handed to the user. A consumer's own sequence
+counts 1, 2, 3, …, and heartbeats tell where it is: the first number that does not fit
+is a gap. The inbox checks that and remembers the place in the stream, in compiled code,
+so that no signal can come between a message and its being counted.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 import threading
 from collections.abc import Callable, Iterator
@@ -17,21 +21,37 @@ from typing import TYPE_CHECKING, Any
 from . import consumer as consumers_api
 from . import errors
 from ._api import Api
-from ._core import Gate, Msg
+from ._core import Gate, Msg, OrderedInbox, OrderedIterator
 from ._engine.arguments import Seconds, integer, seconds, unique_name
+from ._engine.pull_terms import Policy
 from ._engine.values import check_name
+from ._io.loop import Loop
+from ._io.pulling import Pulling
 from .config import ConsumerConfig, consumer_config
 from .consumer import Consumer
-from .consuming import ConsumeHandle, FetchResult, Messages
+from .consuming import ConsumeHandle, FetchResult, new_courier
 from .events import ConsumerWarning
-from .jetstream_errors import JetStreamError, LostPullError, StreamNotFoundError
+from .jetstream_errors import (
+    ApiError,
+    JetStreamError,
+    LostPullError,
+    MaximumConsumersError,
+)
+from .pull_options import consume_policy
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# Pauses between attempts to begin anew.
+# Pauses between attempts to begin anew that bring no message.
 FIRST_PAUSE = 0.05
 LAST_PAUSE = 5.0
+HEARTBEAT = 5.0
+
+# What makes it ordered is not for the user to say.
+OWN_FIELDS = (
+    *("name", "durable_name", "ack_policy", "deliver_subject", "deliver_group"),
+    *("mem_storage", "num_replicas", "priority_groups", "priority_policy"),
+)
 
 
 class OrderedConsumer:
@@ -59,10 +79,10 @@ class OrderedConsumer:
             if max_resets is None
             else integer(max_resets, "max_resets", least=0)
         )
-        for taken in ("name", "durable_name", "ack_policy", "deliver_subject"):
-            if taken in fields:
-                raise TypeError(f"an ordered consumer has its own {taken}")
-        self._config = consumer_config(
+        for field in OWN_FIELDS:
+            if field in fields:
+                raise TypeError(f"an ordered consumer has its own {field}")
+        config = consumer_config(
             None,
             ack_policy="none",
             mem_storage=True,
@@ -70,11 +90,18 @@ class OrderedConsumer:
             inactive_threshold=inactive_threshold,
             **fields,
         )
-        self._config.validate()
-        api.refuse_too_new(self._config.needs())
-        self._serial = 0
-        self._last_seq = 0  # of the stream, handed to the user
-        self._start_seq: int | None = None  # where "new" was when it began
+        if config.deliver_policy == "last_per_subject" and not (
+            config.filter_subject or config.filter_subjects
+        ):
+            # The server wants it said.
+            config = config.with_changes(filter_subject=">")
+        config.validate()
+        api.refuse_too_new(config.needs())
+        self._config = config
+        self._serials = itertools.count(1)
+        self._courier = new_courier(api.loop, "none", None)
+        self._inbox = OrderedInbox(self._courier)
+        self._start_seq = 0  # where the first consumer began
         self._is_read = threading.Lock()
 
     @property
@@ -85,7 +112,7 @@ class OrderedConsumer:
     @property
     def last_seq(self) -> int:
         """The stream sequence of the last message that was handed out; 0 before."""
-        return self._last_seq
+        return self._inbox.last_seq
 
     # Reading --------------------------------------------------------------------------
 
@@ -98,42 +125,63 @@ class OrderedConsumer:
         idle_heartbeat: Seconds | None = None,
         stop_after: int | None = None,
     ) -> OrderedMessages:
-        """An endless iteration in order; options are those of `Consumer.messages`."""
-        if stop_after is not None:
-            integer(stop_after, "stop_after", least=1)
-        return OrderedMessages(
-            self,
-            stop_after,
-            {
-                "max_messages": max_messages,
-                "max_bytes": max_bytes,
-                "expires": expires,
-                "idle_heartbeat": idle_heartbeat,
-            },
+        """An endless iteration in order; options are those of `Consumer.messages`.
+
+        The heartbeat is 5 seconds by default, or half of `expires` if that is less.
+        """
+        if idle_heartbeat is None:
+            idle_heartbeat = min(HEARTBEAT, seconds(expires, "expires") / 2)
+        policy = consume_policy(
+            self._config,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            threshold_messages=None,
+            threshold_bytes=None,
+            expires=expires,
+            idle_heartbeat=idle_heartbeat,
+            stop_after=stop_after,
+            on_missing="raise",
+            doing=f"read stream {self._stream!r} in order",
         )
+        return OrderedMessages(self, policy._replace(is_fragile=True))
 
     def fetch(self, max_messages: int, *, timeout: Seconds = 5.0) -> FetchResult:
         """Up to that many messages, waiting at most `timeout` for all of them."""
         deadline = monotonic() + seconds(timeout)
+        integer(max_messages, "max_messages", least=1)
         found: list[Msg] = []
         error: errors.Error | None = None
-        with self.messages(max_messages, stop_after=max_messages) as messages:
-            while len(found) < max_messages:
-                try:
-                    found.append(messages.next(max(0.0, deadline - monotonic())))
-                except errors.TimeoutError:
-                    break
-                except errors.Error as problem:
-                    if not found:
-                        raise
-                    error = problem
-                    break
-        return FetchResult(found, error)
+        with self._unless_it_raises():
+            with self.messages(max_messages, stop_after=max_messages) as messages:
+                while len(found) < max_messages:
+                    try:
+                        found.append(messages.next(max(0.0, deadline - monotonic())))
+                    except errors.TimeoutError:
+                        break
+                    except errors.Error as problem:
+                        if not found:
+                            raise
+                        error = problem
+                        break
+            return FetchResult(found, error)
 
     def next(self, timeout: Seconds = 5.0) -> Msg:
         """The next message; TimeoutError when none came in time."""
-        with self.messages(1, stop_after=1) as messages:
+        with (
+            self._unless_it_raises(),
+            self.messages(1, stop_after=1) as messages,
+        ):
             return messages.next(timeout)
+
+    @contextlib.contextmanager
+    def _unless_it_raises(self) -> Iterator[None]:
+        """A block after which messages that nobody got are read again."""
+        before = self.last_seq
+        try:
+            yield
+        except BaseException:
+            self._inbox.last_seq = before
+            raise
 
     def consume(
         self, callback: Callable[[Msg], object], **options: Any
@@ -152,153 +200,222 @@ class OrderedConsumer:
 
     # Consumers on the server ----------------------------------------------------------
 
-    def begin(self) -> Consumer:
+    def _begin(self, timeout: float) -> Consumer:
         """A new consumer on the server, after the last message that was handed out."""
-        self._serial += 1
-        info = consumers_api.create(
-            self._api,
-            self._stream,
-            self._continued().with_changes(name=f"{self._prefix}_{self._serial}"),
-            {},
-            action="create",
-        )
-        if self._start_seq is None:
+        name = f"{self._prefix}_{next(self._serials)}"
+        try:
+            info = consumers_api.create(
+                self._api,
+                self._stream,
+                self._continued().with_changes(name=name),
+                {},
+                action="create",
+                timeout=timeout,
+            )
+        except BaseException:
+            # Nobody knows whether it was made.
+            self._discard(name)
+            raise
+        if not self._start_seq:
             self._start_seq = info.delivered.stream_seq + 1
         return Consumer(self._api, info)
 
     def _continued(self) -> ConsumerConfig:
         """The configuration of the next consumer."""
-        start = self._last_seq + 1 if self._last_seq else None
-        if start is None and self._config.deliver_policy == "new":
-            # What came since the first one began is still new.
+        if self.last_seq:
+            start = self.last_seq + 1
+        elif self._config.deliver_policy == "last_per_subject":
+            return self._config
+        else:
+            # What came since the first consumer began belongs to it too: another time
+            # "new" and "last" would mean something else.
             start = self._start_seq
-        if start is None:
+        if not start:
             return self._config
         return self._config.with_changes(
             deliver_policy="by_start_sequence", opt_start_seq=start, opt_start_time=None
         )
 
-    def discard(self, consumer: Consumer) -> None:
+    def _discard(self, name: str) -> None:
         """Deletes a consumer without waiting; the server forgets it anyway some day."""
         loop = self._api.loop
-        if loop.live is None or loop.is_closing:
-            return
-        replies = loop.request_inbox()
-        subject = f"{self._api.prefix}CONSUMER.DELETE.{self._stream}.{consumer.name}"
-        reply = replies.open(subject)
-        replies.drop(reply)
-        try:
-            loop.publish(subject, b"", reply=reply.inbox)
-        except errors.Error:
-            # Its inactive_threshold removes it.
-            return
+        subject = f"{self._api.prefix}CONSUMER.DELETE.{self._stream}.{name}"
+        # When the link is down it is sent on the next one: no other consumer ever has
+        # this name. When there is no room for it, its inactive_threshold removes it.
+        with contextlib.suppress(errors.Error):
+            if loop.outbox.publish(subject, b"", None, None) == 1:
+                loop.alert()
 
     def __repr__(self) -> str:
-        return f"<OrderedConsumer of {self._stream!r} after {self._last_seq}>"
+        return f"<OrderedConsumer of {self._stream!r} after {self.last_seq}>"
+
+
+class _Bell:
+    """Wakes a reader that waits for a link or for time to pass; watches the loop."""
+
+    def __init__(self) -> None:
+        self.gate = Gate()
+
+    def linked(self, now: float) -> None:
+        self.gate.open()
+
+    def unlinked(self, now: float) -> None:
+        """That is what it waits through."""
+
+    def closed(self, error: errors.Error) -> None:
+        self.gate.open()
 
 
 class OrderedMessages:
     """The iteration of an ordered consumer. One thread at a time reads it."""
 
-    def __init__(
-        self,
-        source: OrderedConsumer,
-        stop_after: int | None,
-        options: dict[str, Any],
-    ) -> None:
+    def __init__(self, source: OrderedConsumer, policy: Policy) -> None:
+        self._is_stopped = True
         if not source._is_read.acquire(blocking=False):
             raise errors.InvalidArgumentError(
                 "an ordered consumer is read by one iteration at a time"
             )
         self._source = source
-        self._loop = source._api.loop
-        self._left = math.inf if stop_after is None else stop_after
-        self._options = options
+        self._loop: Loop = source._api.loop
+        self._policy = policy  # its stop_after is what is left of it
         self._consumer: Consumer | None = None
-        self._inner: Messages | None = None
-        self._expected = 1
+        self._pulling: Pulling | None = None
+        self._inbox = source._inbox
+        self._bell = _Bell()
         self._resets = 0
-        self._pause = FIRST_PAUSE
+        self._pause = 0.0
+        self._begun_at = 0.0
         self._error: errors.Error | None = None
         self._is_stopped = False
 
     def __iter__(self) -> Iterator[Msg]:
-        return self
-
-    def __next__(self) -> Msg:
-        try:
-            return self._next(math.inf)
-        except errors.SubscriptionClosedError:
-            raise StopIteration from None
+        return OrderedIterator(self._await_inbox)
 
     def next(self, timeout: Seconds | None = 5.0) -> Msg:
-        """The next message; TimeoutError when none came in time."""
-        return self._next(monotonic() + seconds(timeout))
+        """The next message; TimeoutError when none came in time.
 
-    def _next(self, deadline: float) -> Msg:
+        Raises the error that ended the iteration, or SubscriptionClosedError when it
+        was stopped.
+        """
+        limit = seconds(timeout)
+        inbox = self._await_inbox(monotonic() + limit)
+        if inbox is None:
+            raise errors.SubscriptionClosedError("the messages have ended")
+        hand: list[Msg | None] = [None]
+        try:
+            inbox.take_into(hand, self._loop.helm, 0.0)
+            if hand[0] is not None:
+                return hand[0]
+        except BaseException:
+            # A signal handler raised after the message was taken.
+            if hand[0] is not None:
+                inbox.put_back(hand[0])
+            raise
+        # Another thread stopped it just now.
+        raise errors.SubscriptionClosedError("the messages have ended")
+
+    def _await_inbox(self, deadline: float = math.inf) -> OrderedInbox | None:
+        """The inbox, as soon as a message is in it; None when there will be none."""
         while True:
+            if self._is_stopped:
+                # What another thread found nothing of when it stopped this one.
+                self._leave()
+                return None
             if self._error is not None:
                 raise self._error
-            if self._is_stopped or self._left <= 0:
-                self.stop()
-                raise errors.SubscriptionClosedError("the messages have ended")
-            if self._inner is None:
+            if self._pulling is None:
                 self._begin(deadline)
                 continue
-            wait = deadline - monotonic()
-            try:
-                msg = self._inner.next(None if wait == math.inf else max(0.0, wait))
-            except (errors.TimeoutError, errors.ConnectionClosedError):
-                raise
-            except errors.Error as error:
-                if not self._is_stopped:
-                    self._reset(error)
-                continue
-            place = msg.metadata
-            if place.consumer_seq != self._expected:
-                self._reset(
-                    LostPullError(
-                        code=0,
-                        description=f"message {self._expected} of the consumer is "
-                        f"missing before {place.consumer_seq}",
-                        doing=f"read {self._source!r}",
-                    )
-                )
-                continue
-            self._expected += 1
-            self._left -= 1
-            self._pause = FIRST_PAUSE
-            self._source._last_seq = place.stream_seq
-            return msg
+            inbox = self._inbox
+            inbox.refill()
+            if inbox.count:
+                self._pause = 0.0
+                return inbox
+            if inbox.is_ended:
+                self._follow(inbox)
+            elif not self._loop.wait(inbox, deadline):
+                raise errors.TimeoutError("no message came in time")
+
+    def _follow(self, inbox: OrderedInbox) -> None:
+        """The inbox has ended, and everything in it was read."""
+        self._loop.check_open()
+        if 0 < self._policy.stop_after <= inbox.taken:
+            self.stop()
+            return
+        reason = inbox.reason
+        if inbox.gap is not None:
+            reason = LostPullError(
+                code=0,
+                description=f"the consumer is at message {inbox.gap}, "
+                f"{inbox.deliveries} arrived",
+                doing=self._policy.doing,
+            )
+        elif not isinstance(reason, errors.Error):
+            reason = LostPullError(
+                code=0,
+                description="the pull has ended",
+                doing=self._policy.doing,
+            )
+        if not self._is_stopped:
+            if monotonic() - self._begun_at > LAST_PAUSE:
+                self._pause = 0.0  # it lived
+            self._note(reason)
+            self._leave()
 
     def _begin(self, deadline: float) -> None:
         """Makes a new consumer, when there is a link, and reads it."""
-        if not self._loop.wait(self._loop.linked, deadline):
-            raise errors.TimeoutError("there was no link to the server in time")
-        self._loop.check_open()
+        self._await_link(deadline)
+        if self._pause:
+            self._rest(deadline)
+        if self._is_stopped:
+            return
+        # Until a message comes, each further attempt has to wait longer.
+        self._pause = min(max(2 * self._pause, FIRST_PAUSE), LAST_PAUSE)
+        source, loop = self._source, self._loop
+        limit = min(source._api.timeout, deadline - monotonic())
         try:
-            self._consumer = self._source.begin()
-            self._inner = self._consumer.messages(is_fragile=True, **self._options)
-            self._expected = 1
-        except StreamNotFoundError as error:
-            self._error = error
+            self._consumer = source._begin(max(limit, 0.0))
         except (JetStreamError, errors.ConnectionError, errors.TimeoutError) as error:
-            self._loop.check_open()
-            self._note(error)
-            until = monotonic() + self._pause
-            self._pause = min(2 * self._pause, LAST_PAUSE)
-            if until >= deadline:
+            loop.check_open()
+            if _is_final(error, is_first=not source._start_seq):
+                self._error = error
+                return
+            if monotonic() >= deadline:
                 raise errors.TimeoutError(
                     f"no consumer could be made in time: {error}"
                 ) from error
-            self._loop.wait(Gate(), until)
+            self._note(error)
+            return
+        self._inbox = OrderedInbox(source._courier, source.last_seq)
+        source._inbox = self._inbox
+        self._begun_at = monotonic()
+        self._pulling = self._consumer._pulling(self._policy, {}, inbox=self._inbox)
+        self._pulling.start()
 
-    def _reset(self, error: errors.Error) -> None:
-        """The consumer is of no use any more: begin anew after the last message."""
-        self._note(error)
-        self._leave()
+    def _await_link(self, deadline: float) -> None:
+        loop = self._loop
+        bell = self._bell = _Bell()
+        loop.watchers.append(bell)
+        try:
+            if loop.live is None and not self._is_stopped:
+                if not loop.wait(bell.gate, deadline):
+                    raise errors.TimeoutError("there was no link to the server in time")
+                loop.check_open()
+        finally:
+            loop.watchers.remove(bell)
+
+    def _rest(self, deadline: float) -> None:
+        """Lets a pause pass, unless it is stopped meanwhile."""
+        bell = self._bell = _Bell()
+        until = monotonic() + self._pause
+        if self._is_stopped:
+            return
+        self._loop.wait(bell.gate, min(until, deadline))
+        if until >= deadline:
+            raise errors.TimeoutError("no consumer could be made in time")
 
     def _note(self, error: errors.Error) -> None:
+        """It has to begin anew, after this."""
         self._resets += 1
         if self._resets > self._source._max_resets:
             self._error = error
@@ -307,23 +424,35 @@ class OrderedMessages:
         )
 
     def _leave(self) -> None:
-        inner, self._inner = self._inner, None
+        """Lets go of the consumer."""
+        pulling, self._pulling = self._pulling, None
         consumer, self._consumer = self._consumer, None
-        if inner is not None and not self._loop.is_closing:
-            inner.stop()
+        if pulling is not None:
+            if not self._loop.is_closing:
+                pulling.stop()
+            self._inbox.clear()
+            if self._policy.stop_after:
+                left = self._policy.stop_after - self._inbox.taken
+                self._policy = self._policy._replace(stop_after=left)
         if consumer is not None:
-            self._source.discard(consumer)
+            self._source._discard(consumer.name)
 
     def stop(self) -> None:
         """Ends the iteration; reading the consumer again continues after it."""
         if not self._is_stopped:
             self._is_stopped = True
+            self._bell.gate.open()
             self._leave()
             self._source._is_read.release()
 
     def drain(self, timeout: Seconds | None = 5.0) -> None:
         """The same as `stop`: what was not read is read the next time."""
         self.stop()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether messages may still come."""
+        return not self._is_stopped and self._error is None
 
     @property
     def error(self) -> errors.Error | None:
@@ -335,8 +464,32 @@ class OrderedMessages:
         """How often it had to begin anew."""
         return self._resets
 
+    @property
+    def pending_messages(self) -> int:
+        """Messages that arrived and were not read yet."""
+        return self._inbox.count
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
+
+    def __del__(self) -> None:
+        # Nobody can read it any more; another reading may begin.
+        if not self._is_stopped:
+            self._is_stopped = True
+            if self._pulling is not None:
+                self._pulling.abandon()
+            if self._consumer is not None and not self._loop.is_closing:
+                source, name = self._source, self._consumer.name
+                self._loop.abandoned(lambda: source._discard(name))
+            self._source._is_read.release()
+
+
+def _is_final(error: errors.Error, *, is_first: bool) -> bool:
+    """Whether the server would refuse another attempt as well."""
+    if isinstance(error, MaximumConsumersError):
+        # The one before may not be gone yet.
+        return is_first
+    return isinstance(error, ApiError) and error.code < 500
