@@ -6,7 +6,8 @@ import time
 
 import jsclient
 from jsclient._core import Lane
-from jsclient._io.pulling import Lanes
+from jsclient._io.pulling import Pulling
+from jsclient.consuming import ProgressReports
 
 
 def assert_tidy(nc: jsclient.Connection, *, timeout: float = 5.0) -> None:
@@ -14,8 +15,10 @@ def assert_tidy(nc: jsclient.Connection, *, timeout: float = 5.0) -> None:
     loop = nc._loop
 
     def leftovers() -> list[object]:
-        found: list[object] = list(loop.machines)
-        found += [one for one in loop.watchers if not isinstance(one, Lanes)]
+        known = [*loop.machines, *loop.watchers]
+        found: list[object] = [
+            one for one in known if isinstance(one, Pulling | ProgressReports)
+        ]
         for entry in list(loop.entries.values()):
             route = entry.route
             if isinstance(route, Lane) and (route.inbox or entry.is_draining):
