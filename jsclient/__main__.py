@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from statistics import median, quantiles
 
 import jsclient
-from jsclient import Connection, Msg, server
+from jsclient import Connection, JetStream, Msg, server
 
 SIZE = 128  # bytes of a payload
 REQUESTS = 10_000
@@ -83,6 +83,40 @@ def stream(publisher: Connection, subscriber: Connection, count: int) -> None:
     progress.end("all there and in order")
 
 
+def store(js: JetStream, count: int) -> None:
+    """Publishes messages to a stream, each acknowledged, as one pipeline."""
+    progress = Progress(count, "messages")
+    payload = bytes(SIZE)
+    stored = 0
+    for ack in js.publish_all(("demo.orders", payload) for _ in range(count)):
+        if not isinstance(ack, jsclient.PubAck):
+            raise ack
+        stored = ack.seq
+        if not stored & 1023:
+            progress.show(stored)
+    if stored != count:
+        raise jsclient.Error(f"only {stored:,} of {count:,} messages are stored")
+    progress.end("published and stored")
+
+
+def consume(js: JetStream, count: int) -> None:
+    """Reads them again through a consumer and acknowledges each."""
+    consumer = js.create_consumer("DEMO", durable_name="demo", max_ack_pending=-1)
+    progress = Progress(count, "messages")
+    expected = 0
+    with consumer.messages(stop_after=count) as messages:
+        for msg in messages:
+            expected += 1
+            msg.ack()
+            if not expected & 1023:
+                progress.show(expected)
+                if msg.metadata.stream_seq != expected:
+                    raise jsclient.Error(f"message {expected} is missing")
+    if expected != count:
+        raise jsclient.Error(f"only {expected:,} of {count:,} messages came")
+    progress.end("consumed and acknowledged")
+
+
 def ask(client: Connection, service: Connection, count: int) -> None:
     """Sends requests one after another and measures how long each answer takes."""
 
@@ -132,7 +166,7 @@ def survive(client: Connection, local: server.Server) -> None:
 def demo(count: int) -> None:
     """The whole demo."""
     began = time.perf_counter()
-    with server.run(config=SERVER_CONFIG) as local:
+    with server.run(jetstream=True, config=SERVER_CONFIG) as local:
         ready = time.perf_counter() - began
         print(
             f"nats-server {local.version} runs at {local.url} ({ready * 1000:.0f} ms)"
@@ -141,6 +175,11 @@ def demo(count: int) -> None:
             jsclient.connect(local.url, name="demo-a", reconnect_wait=0.05) as one,
             jsclient.connect(local.url, name="demo-b", reconnect_wait=0.05) as other,
         ):
+            print(f"a stream and its consumer, {SIZE} bytes each:")
+            js = one.jetstream()
+            js.create_stream(name="DEMO", subjects=["demo.orders"], storage="memory")
+            store(js, count)
+            consume(js, count)
             print(f"publish and subscribe, {SIZE} bytes each:")
             stream(one, other, count)
             print("request and reply, one at a time:")
@@ -166,7 +205,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; the exit status is that of the process."""
     parser = argparse.ArgumentParser(
         prog="python -m jsclient",
-        description="A blocking, thread-safe NATS client with a compiled wire core.",
+        description="A blocking, thread-safe NATS and JetStream client.",
     )
     parser.add_argument(
         "--version", action="version", version=f"jsclient {jsclient.__version__}"

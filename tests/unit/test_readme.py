@@ -59,7 +59,9 @@ def test_the_tour_runs_from_top_to_bottom_and_prints_what_it_says(
     code = "\n".join(blocks("README.md", "python"))
     said = io.StringIO()
     with (
-        server.run(users={"app": "secret"}, config="no_auth_user: app") as plain,
+        server.run(
+            jetstream=True, users={"app": "secret"}, config="no_auth_user: app"
+        ) as plain,
         server.run(tls=tls, config=operator.config) as secure,
         redirect_stdout(said),
     ):
