@@ -51,6 +51,8 @@ def test_the_demo_shows_every_part_and_ends_well() -> None:
     assert (answer.returncode, answer.stderr) == (0, "")
     for part in (
         "2,000 of 2,000 messages",
+        "published and stored",
+        "consumed and acknowledged",
         "all there and in order",
         "10,000 of 10,000 requests",
         "arrived: 'written while the server was down'",
@@ -71,7 +73,7 @@ def test_an_interrupted_demo_says_so_in_one_line() -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         for line in process.stdout:
-            if line.startswith("publish"):
+            if line.startswith("a stream"):
                 break
         process.send_signal(signal.SIGINT)
         rest = process.stdout.read()
