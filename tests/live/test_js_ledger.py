@@ -26,7 +26,7 @@ from jsclient import errors
 from jsclient import jetstream_errors as failures
 from jsclient._core import PubAck
 from jsclient.jetstream import JetStream
-from jsclient.server import Server, run
+from jsclient.server import Cluster, Server, run
 from jsclient.stream import Stream
 from tests.harness.proxy import Direction, FaultProxy
 from tests.live.support import PATIENCE, all_results
@@ -225,3 +225,49 @@ def test_every_publish_has_one_true_outcome_whatever_happens(seed: int) -> None:
             verdicts = check(reader.jetstream().stream("S"), lines)
     assert verdicts["stored"] > 100
     assert verdicts["unknown"] > 0, "nothing was put to the test"
+
+
+def elections(cluster: Cluster, made: Stream) -> None:
+    """The stream's leader steps down, twice, and is killed; then there is no quorum."""
+    for _ in range(2):
+        made._api.call("STREAM.LEADER.STEPDOWN.S", doing="move the leader")
+        time.sleep(0.3)
+    info = made.info()
+    assert info.cluster is not None
+    leader = next(one for one in cluster.servers if one.name == info.cluster.leader)
+    leader.kill()
+    time.sleep(0.5)
+    other = next(one for one in cluster.servers if one is not leader)
+    other.kill()
+    time.sleep(0.5)
+    for one in (leader, other):
+        one.restart(timeout=PATIENCE)
+    cluster.wait_healthy(PATIENCE)
+    time.sleep(0.5)
+
+
+def test_publishes_to_a_replicated_stream_have_one_true_outcome() -> None:
+    ways = (one_by_one, by_futures, by_pipeline)
+    stop = threading.Event()
+    with run(cluster=3, jetstream=True) as cluster:
+        with jsclient.connect(cluster.urls, reconnect_wait=0.02) as nc:
+            made = nc.jetstream(timeout=PATIENCE).create_stream(
+                name="S", subjects=["a.>"], num_replicas=3, allow_direct=True
+            )
+
+            def work(number: int) -> list[Line]:
+                if number == len(ways):
+                    try:
+                        elections(cluster, made)
+                    finally:
+                        stop.set()
+                    return []
+                js = nc.jetstream(ack_timeout=TIMEOUT, max_pending=100)
+                return ways[number](js, f"p{number}", stop, has_id=True)
+
+            lines = all_results(len(ways) + 1, work, timeout=90.0)
+        with jsclient.connect(cluster.urls) as reader:
+            js = reader.jetstream(timeout=PATIENCE)
+            js.publish("a.last", b"p0.last", retries=-1)
+            verdicts = check(js.stream("S"), [*lines, [Line("p0.last", "unknown")]])
+    assert verdicts["stored"] > 100

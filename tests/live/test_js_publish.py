@@ -13,7 +13,7 @@ from jsclient import jetstream_errors as failures
 from jsclient.jetstream import JetStream
 from jsclient.server import Server
 from jsclient.stream import Stream
-from tests.live.support import until
+from tests.live.support import Events, until
 
 pytestmark = pytest.mark.live
 
@@ -124,6 +124,29 @@ def test_a_stream_without_acks_leaves_the_outcome_unknown(js: JetStream) -> None
     assert isinstance(caught.value, TimeoutError)
     assert (caught.value.subject, caught.value.msg_id) == ("a.b", "me")
     until(lambda: stored(made) == 1, "it is stored")
+
+
+# Restarts -----------------------------------------------------------------------------
+
+
+def test_a_publish_goes_on_after_a_restart_and_misses_a_stream_that_is_gone(
+    told: Events,
+) -> None:
+    with (
+        jsclient.server.run(jetstream=True) as server,
+        jsclient.connect(server.url, reconnect_wait=0.02, on_event=told) as nc,
+    ):
+        js = nc.jetstream(timeout=20.0)
+        stream(js, storage="file")
+        assert js.publish("a.b").seq == 1
+        server.restart()
+        assert js.publish("a.b", msg_id="me").seq == 2
+        server.restart(keep_store=False)
+        told.wait(jsclient.Reconnected, 2)
+        with pytest.raises(failures.NoStreamResponseError):
+            js.publish("a.b", msg_id="me")
+        with pytest.raises(failures.NoStreamResponseError):
+            js.publish_async("a.b").result(20.0)
 
 
 # Expectations -------------------------------------------------------------------------
