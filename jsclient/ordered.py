@@ -14,6 +14,7 @@ import contextlib
 import itertools
 import math
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 FIRST_PAUSE = 0.05
 LAST_PAUSE = 5.0
 HEARTBEAT = 5.0
+MOMENT = 1.0
 
 # What makes it ordered is not for the user to say.
 OWN_FIELDS = (
@@ -102,7 +104,8 @@ class OrderedConsumer:
         self._courier = new_courier(api.loop, "none", None)
         self._inbox = OrderedInbox(self._courier)
         self._start_seq = 0  # where the first consumer began
-        self._is_read = threading.Lock()
+        self._lock = threading.Lock()
+        self._reading: weakref.ref[OrderedMessages] | None = None
 
     @property
     def stream_name(self) -> str:
@@ -198,6 +201,16 @@ class OrderedConsumer:
             progress_interval=None,
         )
 
+    def _read_by(self, reading: OrderedMessages) -> None:
+        """Only this one reads from now on, until it is stopped or nobody holds it."""
+        with self._lock:
+            other = None if self._reading is None else self._reading()
+            if other is not None and not other._is_stopped:
+                raise errors.InvalidArgumentError(
+                    "an ordered consumer is read by one iteration at a time"
+                )
+            self._reading = weakref.ref(reading)
+
     # Consumers on the server ----------------------------------------------------------
 
     def _begin(self, timeout: float) -> Consumer:
@@ -270,23 +283,20 @@ class OrderedMessages:
     """The iteration of an ordered consumer. One thread at a time reads it."""
 
     def __init__(self, source: OrderedConsumer, policy: Policy) -> None:
-        self._is_stopped = True
-        if not source._is_read.acquire(blocking=False):
-            raise errors.InvalidArgumentError(
-                "an ordered consumer is read by one iteration at a time"
-            )
-        self._source = source
-        self._loop: Loop = source._api.loop
-        self._policy = policy  # its stop_after is what is left of it
         self._consumer: Consumer | None = None
         self._pulling: Pulling | None = None
-        self._inbox = source._inbox
+        self._source = source
+        self._loop: Loop = source._api.loop
+        self._policy = policy
+        self._taken = 0  # before the present inbox
+        self._inbox = OrderedInbox(source._courier, source.last_seq)
         self._bell = _Bell()
         self._resets = 0
         self._pause = 0.0
         self._begun_at = 0.0
         self._error: errors.Error | None = None
         self._is_stopped = False
+        source._read_by(self)
 
     def __iter__(self) -> Iterator[Msg]:
         return OrderedIterator(self._await_inbox)
@@ -298,6 +308,9 @@ class OrderedMessages:
         was stopped.
         """
         limit = seconds(timeout)
+        if not limit and self._pulling is None and self.is_active:
+            # Without any time the server is still given a moment to begin.
+            self._begin(monotonic() + MOMENT)
         inbox = self._await_inbox(monotonic() + limit)
         if inbox is None:
             raise errors.SubscriptionClosedError("the messages have ended")
@@ -339,7 +352,7 @@ class OrderedMessages:
     def _follow(self, inbox: OrderedInbox) -> None:
         """The inbox has ended, and everything in it was read."""
         self._loop.check_open()
-        if 0 < self._policy.stop_after <= inbox.taken:
+        if 0 < self._policy.stop_after <= self._taken + inbox.taken:
             self.stop()
             return
         reason = inbox.reason
@@ -364,6 +377,7 @@ class OrderedMessages:
 
     def _begin(self, deadline: float) -> None:
         """Makes a new consumer, when there is a link, and reads it."""
+        self._leave()  # what an exception from a signal handler left behind
         self._await_link(deadline)
         if self._pause:
             self._rest(deadline)
@@ -371,12 +385,12 @@ class OrderedMessages:
             return
         # Until a message comes, each further attempt has to wait longer.
         self._pause = min(max(2 * self._pause, FIRST_PAUSE), LAST_PAUSE)
-        source, loop = self._source, self._loop
+        source = self._source
         limit = min(source._api.timeout, deadline - monotonic())
         try:
             self._consumer = source._begin(max(limit, 0.0))
         except (JetStreamError, errors.ConnectionError, errors.TimeoutError) as error:
-            loop.check_open()
+            self._loop.check_open()
             if _is_final(error, is_first=not source._start_seq):
                 self._error = error
                 return
@@ -386,11 +400,23 @@ class OrderedMessages:
                 ) from error
             self._note(error)
             return
-        self._inbox = OrderedInbox(source._courier, source.last_seq)
-        source._inbox = self._inbox
+        self._start(self._consumer)
+
+    def _start(self, consumer: Consumer) -> None:
+        """Begins to read a consumer that was made just now."""
+        source, policy = self._source, self._policy
+        taken = self._taken + self._inbox.taken
+        inbox = OrderedInbox(source._courier, source.last_seq)
+        self._inbox, self._taken, source._inbox = inbox, taken, inbox
+        if policy.stop_after:
+            policy = policy._replace(stop_after=policy.stop_after - taken)
         self._begun_at = monotonic()
-        self._pulling = self._consumer._pulling(self._policy, {}, inbox=self._inbox)
-        self._pulling.start()
+        try:
+            self._pulling = consumer._pulling(policy, {}, inbox=inbox)
+            self._pulling.start()
+        except BaseException:
+            self._leave()
+            raise
 
     def _await_link(self, deadline: float) -> None:
         loop = self._loop
@@ -425,25 +451,21 @@ class OrderedMessages:
 
     def _leave(self) -> None:
         """Lets go of the consumer."""
-        pulling, self._pulling = self._pulling, None
-        consumer, self._consumer = self._consumer, None
+        pulling, consumer = self._pulling, self._consumer
         if pulling is not None:
             if not self._loop.is_closing:
                 pulling.stop()
             self._inbox.clear()
-            if self._policy.stop_after:
-                left = self._policy.stop_after - self._inbox.taken
-                self._policy = self._policy._replace(stop_after=left)
+            self._pulling = None
         if consumer is not None:
             self._source._discard(consumer.name)
+            self._consumer = None
 
     def stop(self) -> None:
         """Ends the iteration; reading the consumer again continues after it."""
-        if not self._is_stopped:
-            self._is_stopped = True
-            self._bell.gate.open()
-            self._leave()
-            self._source._is_read.release()
+        self._is_stopped = True
+        self._bell.gate.open()
+        self._leave()
 
     def drain(self, timeout: Seconds | None = 5.0) -> None:
         """The same as `stop`: what was not read is read the next time."""
@@ -476,15 +498,12 @@ class OrderedMessages:
         self.stop()
 
     def __del__(self) -> None:
-        # Nobody can read it any more; another reading may begin.
-        if not self._is_stopped:
-            self._is_stopped = True
-            if self._pulling is not None:
-                self._pulling.abandon()
-            if self._consumer is not None and not self._loop.is_closing:
-                source, name = self._source, self._consumer.name
-                self._loop.abandoned(lambda: source._discard(name))
-            self._source._is_read.release()
+        # Nobody can read it any more, but the loop and the server still have it.
+        if self._pulling is not None:
+            self._pulling.abandon()
+        if self._consumer is not None and not self._loop.is_closing:
+            source, name = self._source, self._consumer.name
+            self._loop.abandoned(lambda: source._discard(name))
 
 
 def _is_final(error: errors.Error, *, is_first: bool) -> bool:
