@@ -104,6 +104,7 @@ class OrderedConsumer:
         self._courier = new_courier(api.loop, "none", None)
         self._inbox = OrderedInbox(self._courier)
         self._start_seq = 0  # where the first consumer began
+        self._unsure: list[str] = []  # consumers that may have been made
         self._lock = threading.Lock()
         self._reading: weakref.ref[OrderedMessages] | None = None
 
@@ -226,9 +227,13 @@ class OrderedConsumer:
                 timeout=timeout,
             )
         except BaseException:
-            # Nobody knows whether it was made.
+            # Nobody knows whether it was made, or will be: the server works on several
+            # requests at a time. When it has answered a later one, it is done.
+            self._unsure.append(name)
             self._discard(name)
             raise
+        while self._unsure:
+            self._discard(self._unsure.pop())
         if not self._start_seq:
             self._start_seq = info.delivered.stream_seq + 1
         return Consumer(self._api, info)
