@@ -1,0 +1,399 @@
+"""Consumes on servers that die, links that break and consumers that go away.
+
+What a user may rely on: a message is handed over, or delivered again later; after
+`ack_sync` it never comes again, except that a server killed within moments of it may
+forget it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import jsclient
+from jsclient import events
+from jsclient import jetstream_errors as failures
+from jsclient._core import Msg
+from jsclient.jetstream import JetStream
+from jsclient.server import Server, run
+from jsclient.stream import Stream
+from tests.harness.leaks import LeakMeter
+from tests.harness.proxy import FaultProxy
+from tests.live.pulls import assert_nothing_left, fill, seqs, stream_of
+from tests.live.support import PATIENCE, Events, until
+
+pytestmark = pytest.mark.live
+
+QUICK = {"reconnect_wait": 0.05, "reconnect_jitter": 0.0}
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A server for one test, which may kill it."""
+    with run(jetstream=True) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: Server, told: Events) -> Iterator[JetStream]:
+    """A client that reconnects quickly; it leaves nothing behind."""
+    with (
+        LeakMeter(timeout=10.0),
+        jsclient.connect(server.url, on_event=told, **QUICK) as nc,  # type: ignore[arg-type]
+    ):
+        yield nc.jetstream()
+        assert_nothing_left(nc.jetstream())
+
+
+@pytest.fixture
+def stream(client: JetStream) -> Stream:
+    """An empty stream on disk."""
+    return stream_of(client, storage="file")
+
+
+class Meanwhile:
+    """Something that happens in another thread while the test waits."""
+
+    def __init__(self, work: Callable[[], object], *, after: float = 0.0) -> None:
+        self._thread = threading.Timer(after, work)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(PATIENCE)
+
+
+def killed(server: Server, js: JetStream, *, count: int = 1) -> None:
+    """The server dies and comes back; then messages are published."""
+    server.kill()
+    time.sleep(0.1)
+    server.restart()
+    with jsclient.connect(server.url) as nc:
+        fill(nc.jetstream(), count)
+
+
+# A server that comes back -------------------------------------------------------------
+
+
+def test_an_idle_consume_goes_on_when_a_killed_server_is_back(
+    client: JetStream, stream: Stream, server: Server, told: Events
+) -> None:
+    consumer = stream.create_consumer(durable_name="C")
+    with consumer.messages() as messages:
+        with pytest.raises(jsclient.TimeoutError):
+            messages.next(0.1)
+        killed(server, client)
+        begun = time.monotonic()
+        assert messages.next(PATIENCE).metadata.stream_seq == 1
+        assert time.monotonic() - begun < 5.0
+        assert consumer.info().num_waiting == 1
+    assert told.of(events.ConsumerWarning) == []
+
+
+def test_a_next_that_waits_gets_its_message_from_the_restarted_server(
+    client: JetStream, stream: Stream, server: Server
+) -> None:
+    consumer = stream.create_consumer(durable_name="C")
+    with Meanwhile(lambda: killed(server, client), after=0.1):
+        assert consumer.next(timeout=PATIENCE).metadata.stream_seq == 1
+
+
+def test_a_fetch_that_waits_gets_the_rest_from_the_restarted_server(
+    client: JetStream, stream: Stream, server: Server
+) -> None:
+    fill(client, 2)
+    consumer = stream.create_consumer(durable_name="C")
+    with Meanwhile(lambda: killed(server, client, count=2), after=0.2):
+        batch = consumer.fetch(4, timeout=PATIENCE)
+    assert len(batch) == 4
+    assert batch.error is None
+    assert {1, 2} <= set(seqs(batch))
+
+
+def test_a_fetch_without_a_server_is_an_error_when_its_time_is_over(
+    client: JetStream, stream: Stream, server: Server, told: Events
+) -> None:
+    consumer = stream.create_consumer(durable_name="C")
+    server.kill()
+    told.wait(events.Disconnected)
+    begun = time.monotonic()
+    with pytest.raises(jsclient.DisconnectedError):
+        consumer.fetch(1, timeout=0.3)
+    with pytest.raises(jsclient.DisconnectedError):
+        consumer.next(timeout=0.3)
+    assert time.monotonic() - begun < 3.0
+
+
+def test_a_server_that_is_stopped_and_started_again_is_pulled_from_once(
+    client: JetStream, stream: Stream, server: Server, told: Events
+) -> None:
+    consumer = stream.create_consumer(durable_name="C")
+    with consumer.messages(4) as messages:
+        fill(client, 2)
+        assert seqs(messages.next(PATIENCE) for _ in range(2)) == [1, 2]
+        with pytest.raises(jsclient.TimeoutError):
+            messages.next(0.05)
+        # Two pulls are open now, of two messages each.
+        until(lambda: consumer.info().num_waiting == 2, "both wait")
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGTERM)
+        server.wait(PATIENCE)
+        server.restart()
+        told.wait(events.Reconnected)
+        until(lambda: consumer.info().num_waiting == 1, "one waits")
+        fill(client, 4)
+        inbox = messages._pulling.inbox
+        for number in range(3, 7):
+            assert messages.next(PATIENCE).metadata.stream_seq == number
+            assert inbox.owed + inbox.count <= 4
+    for event in told.of(events.ConsumerWarning):
+        assert isinstance(event.error, failures.ServerShutdownError)
+
+
+def test_a_server_that_comes_back_empty_ends_the_consume(
+    client: JetStream, stream: Stream, server: Server
+) -> None:
+    messages = stream.create_consumer(durable_name="C").messages()
+    handled: list[Msg] = []
+    handle = stream.create_consumer(durable_name="D").consume(handled.append)
+    server.kill()
+    server.restart(keep_store=False)
+    with pytest.raises((failures.StreamNotFoundError, failures.ConsumerNotFoundError)):
+        messages.next(PATIENCE)
+    with pytest.raises((failures.StreamNotFoundError, failures.ConsumerNotFoundError)):
+        handle.wait(PATIENCE)
+
+
+def test_a_consumer_that_lived_in_memory_may_be_waited_for(
+    client: JetStream, stream: Stream, server: Server
+) -> None:
+    fill(client, 1)
+    config = {"name": "C", "mem_storage": True, "inactive_threshold": 60.0}
+    consumer = stream.create_consumer(**config)  # type: ignore[arg-type]
+    with consumer.messages(on_missing="wait") as messages:
+        messages.next(PATIENCE)
+        server.kill()
+        server.restart()
+        with pytest.raises(jsclient.TimeoutError):
+            messages.next(0.5)
+        client.create_consumer("S", **config)  # type: ignore[arg-type]
+        assert messages.next(PATIENCE).metadata.stream_seq == 1
+
+
+# Links that break ---------------------------------------------------------------------
+
+
+def test_a_reset_link_loses_no_message_and_repeats_none_by_itself(
+    server: Server, client: JetStream, stream: Stream
+) -> None:
+    stream.create_consumer(durable_name="C", ack_wait=1.0)
+    fill(client, 200)
+    port = int(server.url.rpartition(":")[2])
+    handed: Counter[int] = Counter()
+    with (
+        FaultProxy("127.0.0.1", port) as proxy,
+        jsclient.connect(proxy.url, **QUICK) as nc,  # type: ignore[arg-type]
+    ):
+        consumer = nc.jetstream().consumer("S", "C")
+        with consumer.messages(10) as messages:
+            # Acks may be lost with a link as well; then the message comes again.
+            while len(handed) < 200 or consumer.info().num_ack_pending:
+                try:
+                    msg = messages.next(0.5)
+                except jsclient.TimeoutError:
+                    continue
+                place = msg.metadata
+                # Whatever comes again was delivered again by the server.
+                assert handed[place.stream_seq] < place.num_delivered
+                handed[place.stream_seq] += 1
+                msg.ack()
+                assert messages.pending_messages <= 10
+                if place.consumer_seq in (20, 90, 91, 150):
+                    proxy.cut()
+        assert_nothing_left(nc.jetstream())
+    assert set(handed) == set(range(1, 201))
+
+
+def test_a_fetch_in_every_thread_survives_cuts(
+    server: Server, client: JetStream, stream: Stream
+) -> None:
+    stream.create_consumer(durable_name="C", ack_wait=1.0, max_ack_pending=-1)
+    fill(client, 300)
+    port = int(server.url.rpartition(":")[2])
+    done: set[int] = set()
+    with (
+        FaultProxy("127.0.0.1", port) as proxy,
+        jsclient.connect(proxy.url, **QUICK) as nc,  # type: ignore[arg-type]
+    ):
+        consumer = nc.jetstream().consumer("S", "C")
+        deadline = time.monotonic() + 30.0
+
+        def work() -> None:
+            while len(done) < 300 and time.monotonic() < deadline:
+                try:
+                    for msg in consumer.fetch(5, timeout=1.0):
+                        msg.ack_sync(1.0)
+                        done.add(msg.metadata.stream_seq)
+                except (jsclient.ConnectionError, jsclient.TimeoutError):
+                    continue
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for _ in range(8):
+            time.sleep(0.1)
+            proxy.cut()
+        for thread in threads:
+            thread.join(40.0)
+        assert_nothing_left(nc.jetstream())
+    assert done == set(range(1, 301))
+
+
+def test_latency_does_not_stop_the_flow(
+    server: Server, client: JetStream, stream: Stream
+) -> None:
+    fill(client, 2000)
+    port = int(server.url.rpartition(":")[2])
+    with (
+        FaultProxy("127.0.0.1", port) as proxy,
+        jsclient.connect(proxy.url) as nc,
+    ):
+        consumer = nc.jetstream().create_consumer("S", name="C", max_ack_pending=-1)
+        proxy.set("c2s", delay=0.05)
+        proxy.set("s2c", delay=0.05)
+        begun = time.monotonic()
+        with consumer.messages(1000, stop_after=2000) as messages:
+            for msg in messages:
+                msg.ack()
+        # One after the other they would take 200 seconds.
+        assert time.monotonic() - begun < 10.0
+        until(lambda: consumer.info().ack_floor.stream_seq == 2000, "all acks arrived")
+
+
+# Consumers that go away ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["consumer", "stream"])
+def test_what_is_deleted_ends_a_consume_after_the_messages_at_hand(
+    client: JetStream, stream: Stream, what: str
+) -> None:
+    fill(client, 3)
+    consumer = stream.create_consumer(name="C")
+    messages = consumer.messages()
+    until(lambda: messages.pending_messages == 3, "all are at hand")
+    if what == "consumer":
+        consumer.delete()
+    else:
+        client.delete_stream("S")
+    begun = time.monotonic()
+    assert seqs(messages.next() for _ in range(3)) == [1, 2, 3]
+    with pytest.raises(failures.ConsumerDeletedError):
+        next(iter(messages))
+    assert time.monotonic() - begun < 2.0
+    assert isinstance(messages.error, failures.ConsumerDeletedError)
+
+
+def test_an_ephemeral_that_the_server_forgets_ends_the_consume(
+    client: JetStream, stream: Stream, server: Server
+) -> None:
+    consumer = stream.create_consumer(name="C", inactive_threshold=0.1)
+    # A pull would keep it alive.
+    until(lambda: stream.consumer_names() == [], "it is forgotten")
+    messages = consumer.messages()
+    with pytest.raises((failures.ConsumerDeletedError, failures.ConsumerNotFoundError)):
+        messages.next(PATIENCE)
+
+
+def test_a_consumer_that_is_deleted_while_no_pull_is_open_is_noticed(
+    client: JetStream, stream: Stream, told: Events
+) -> None:
+    fill(client, 4)
+    consumer = stream.create_consumer(name="C")
+    messages = consumer.messages(4, threshold_messages=0)
+    until(lambda: messages.pending_messages == 4, "all are at hand")
+    consumer.delete()
+    assert seqs(messages.next(PATIENCE) for _ in range(4)) == [1, 2, 3, 4]
+    with pytest.raises(failures.ConsumerNotFoundError):
+        messages.next(PATIENCE)
+    warning = told.wait(events.ConsumerWarning)
+    assert isinstance(warning.error, failures.UnreachableConsumerError)
+
+
+def test_a_consumer_that_is_made_again_is_read_again(
+    client: JetStream, stream: Stream, told: Events
+) -> None:
+    fill(client, 4)
+    consumer = stream.create_consumer(name="C")
+    with consumer.messages(4, threshold_messages=0, on_missing="wait") as messages:
+        until(lambda: messages.pending_messages == 4, "all are at hand")
+        consumer.delete()
+        assert seqs(messages.next(PATIENCE) for _ in range(4)) == [1, 2, 3, 4]
+        with pytest.raises(jsclient.TimeoutError):
+            messages.next(1.0)
+        assert 2 <= len(told.of(events.ConsumerWarning)) <= 6
+        stream.create_consumer(name="C")
+        assert messages.next(PATIENCE).metadata.stream_seq == 1
+
+
+# The ledger ---------------------------------------------------------------------------
+
+
+def test_under_kills_and_cuts_nothing_is_lost_and_nothing_comes_after_its_ack(
+    server: Server, client: JetStream, stream: Stream
+) -> None:
+    # A killed server forgets deliveries, does not answer acks of them, and may forget
+    # acks of its last moments. Nothing else comes twice after a confirmed ack.
+    count = 600
+    stream.create_consumer(durable_name="C", ack_wait=2.0, max_ack_pending=-1)
+    fill(client, count)
+    port = int(server.url.rpartition(":")[2])
+    handed: Counter[int] = Counter()
+    confirmed: dict[int, float] = {}
+    forgotten: list[tuple[int, float]] = []
+    lock = threading.Lock()
+
+    def work(msg: Msg) -> None:
+        seq = msg.metadata.stream_seq
+        time.sleep(0.005)
+        with lock:
+            handed[seq] += 1
+            if seq in confirmed:
+                forgotten.append((seq, confirmed[seq]))
+        msg.ack_sync(0.2)
+        with lock:
+            confirmed[seq] = time.monotonic()
+
+    kills: list[float] = []
+    with (
+        FaultProxy("127.0.0.1", port) as proxy,
+        jsclient.connect(proxy.url, **QUICK) as nc,  # type: ignore[arg-type]
+    ):
+        consumer = nc.jetstream().consumer("S", "C")
+        handle = consumer.consume(work, workers=4, max_messages=20)
+        for number in range(6):
+            time.sleep(0.15)
+            if number == 3:
+                kills.append(time.monotonic())
+                server.kill()
+                server.restart()
+            else:
+                proxy.cut()
+
+        def is_done() -> bool:
+            info = consumer.info()
+            return info.ack_floor.stream_seq == count and not info.num_ack_pending
+
+        until(is_done, "all are acknowledged", 40.0)
+        handle.stop()
+        handle.wait(PATIENCE)
+        assert_nothing_left(nc.jetstream())
+    assert set(handed) == set(range(1, count + 1))
+    for seq, at in forgotten:
+        assert any(kill - 1.0 < at < kill + 0.5 for kill in kills), (seq, at, kills)
