@@ -1432,18 +1432,26 @@ cdef class Inbox(Route):
 
     cdef int deliver(self, const Frame *frame, Parser parser) except -1:
         cdef Msg msg
+        cdef bint is_last
         if self.is_ended:
             return 0
+        # A frame whose delivery fails for lack of memory is parsed again: what may fail comes
+        # before what counts it.
+        is_last = self.limit > 0 and self.arrived + 1 >= self.limit
+        if is_last:
+            parser.notices.append(self)
+        if self.sleepers:
+            parser.stir(self)
         if (
             self.count >= self.max_messages
             or self.bytes + frame_size(frame) > self.max_bytes
         ):
-            self.arrived += 1
-            self.dropped += 1
             if not self.is_slow:
+                parser.notices.append(self)
                 self.is_slow = True
                 self.has_unreported_drop = True
-                parser.notices.append(self)
+            self.arrived += 1
+            self.dropped += 1
         else:
             if self.is_slow and 2 * self.count <= self.max_messages:
                 # Well below the limit again: the next drop is news.
@@ -1453,11 +1461,8 @@ cdef class Inbox(Route):
             self.put(msg)
             self.arrived += 1
             self.latest = msg
-        if self.limit and self.arrived >= self.limit:
+        if is_last:
             self.is_ended = True
-            parser.notices.append(self)
-        if self.sleepers:
-            parser.stir(self)
         return 0
 
     cdef Msg pop(self):
@@ -1888,6 +1893,9 @@ cdef class Batch:
     def __len__(self):
         return self.count
 
+    def __iter__(self):
+        return map(self.__getitem__, range(self.count))
+
     def __getitem__(self, Py_ssize_t index):
         cdef Frame frame
         cdef Msg msg
@@ -2170,6 +2178,13 @@ cdef class Lane(Route):
         if inbox.limit and inbox.arrived >= inbox.limit:
             inbox.dropped += 1
             return 0
+        # As in Inbox.deliver: what may fail comes before what counts.
+        if inbox.arrived + 1 == inbox.limit or self.is_open and (
+            self.messages + 1 >= self.batch or 0 < self.max_bytes <= self.bytes + charge
+        ):
+            parser.notices.append(self)
+        if inbox.sleepers:
+            parser.stir(inbox)
         inbox.accept(frame)
         inbox.arrived += 1
         if self.is_open:
@@ -2177,13 +2192,6 @@ cdef class Lane(Route):
             inbox.owed_bytes -= min(charge, max(self.max_bytes - self.bytes, 0))
             self.messages += 1
             self.bytes += charge
-            if self.messages >= self.batch or 0 < self.max_bytes <= self.bytes:
-                parser.notices.append(self)
-        elif inbox.arrived == inbox.limit:
-            # A late message was the last one that is wanted.
-            parser.notices.append(self)
-        if inbox.sleepers:
-            parser.stir(inbox)
         return 0
 
 

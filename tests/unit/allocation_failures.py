@@ -14,10 +14,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jsclient._core import (
+    Batch,
+    BatchInbox,
     Headers,
     Inbox,
     Msg,
+    OrderedInbox,
     Outbox,
+    PullInbox,
     Replies,
     encode_headers,
     live_objects,
@@ -25,6 +29,7 @@ from jsclient._core import (
     rebuild_msg,
 )
 from tests.harness.compiled import Rig, parts, take_all
+from tests.harness.lanes import LaneRig, courier, delivery
 
 testcapi: Any = importlib.import_module("_testcapi")  # it has no stub
 BLOCK = b"NATS/1.0 100 Idle\r\nKey-%d: value\r\n\r\n"
@@ -173,6 +178,90 @@ def putting_back(n: int) -> Work:
     return Work(lambda: inbox.put_back(msg), check)
 
 
+def pulled(inbox: PullInbox, n: int) -> tuple[LaneRig, Callable[[], object]]:
+    """The messages of a whole pull, small ones and a large one."""
+    count = 6
+    rig = LaneRig(inbox, batch=count)
+    sizes = [0, 300, 40_000, 1, 2, 3]
+    wire = b"".join(
+        delivery(
+            number, data=b"x" * size, header=BLOCK % n if number % 2 else b""
+        ).frame(1)
+        for number, size in enumerate(sizes, 1)
+    )
+    feed = rig.parser.feed
+    return rig, lambda: feed(wire)
+
+
+def filling_columns(n: int) -> Work:
+    inbox = BatchInbox(courier())
+    rig, run = pulled(inbox, n)
+
+    def check(done: bool) -> None:
+        rig.parser.feed(b"PING\r\n")
+        found = (inbox.count, inbox.arrived, inbox.owed)
+        assert found == (6, 6, 0), (n, found)
+        assert rig.lanes[0].messages == 6
+        # The pull is over: whoever drives the loop is told, once or again.
+        assert rig.lanes[0] in rig.parser.notices
+        batch = inbox.take_batch()
+        assert batch is not None
+        assert batch.sizes == [0, 300, 40_000, 1, 2, 3]
+        assert batch.consumer_seqs.tolist() == [1, 2, 3, 4, 5, 6]
+        assert [msg.raw_headers is not None for msg in batch] == 3 * [True, False]
+
+    return Work(run, check)
+
+
+def following_in_order(n: int) -> Work:
+    inbox = OrderedInbox(courier())
+    rig, run = pulled(inbox, n)
+
+    def check(done: bool) -> None:
+        rig.parser.feed(b"PING\r\n")
+        assert inbox.gap is None
+        assert [msg.metadata.consumer_seq for msg in take_all(inbox)] == [
+            *(1, 2, 3, 4, 5, 6)
+        ]
+        assert rig.lanes[0] in rig.parser.notices
+
+    return Work(run, check)
+
+
+def taking_a_batch(n: int) -> Work:
+    inbox = BatchInbox(courier())
+    run = pulled(inbox, n)[1]
+    run()
+    taken: list[Batch | None] = [None]
+
+    def take() -> None:
+        taken[0] = inbox.take_batch()
+
+    def check(done: bool) -> None:
+        batch = taken[0] if done else inbox.take_batch()
+        assert batch is not None
+        assert len(batch) == 6
+        assert inbox.take_batch() is None
+
+    return Work(take, check)
+
+
+def acknowledging_a_batch(n: int) -> Work:
+    outbox = Outbox(1 << 20, 1 << 20)
+    # Without a prefix nothing is allocated.
+    inbox = BatchInbox(courier(outbox, ack_prefix="other"))
+    pulled(inbox, n)[1]()
+    batch = inbox.take_batch()
+    assert batch is not None
+
+    def check(done: bool) -> None:
+        assert batch.is_acked == done
+        batch.ack()
+        assert outbox.frames == 6
+
+    return Work(batch.ack, check)
+
+
 def fails(n: int, stop: int, run: Callable[[], object]) -> bool:
     """Whether an allocation failed when the n-th was made to."""
     testcapi.set_nomemory(n, stop)
@@ -211,6 +300,10 @@ def main() -> None:
         asking,
         making,
         putting_back,
+        filling_columns,
+        following_in_order,
+        taking_a_batch,
+        acknowledging_a_batch,
     ):
         for only_one in (True, False):
             count = try_all(make, only_one)

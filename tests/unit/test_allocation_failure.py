@@ -21,4 +21,4 @@ def test_every_allocation_of_the_core_may_fail() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
-    assert "putting_back" in done.stdout
+    assert "acknowledging_a_batch" in done.stdout

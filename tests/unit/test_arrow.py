@@ -1,0 +1,107 @@
+"""Batches as Arrow tables: the same memory, the same content."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import Any
+
+import pytest
+
+from jsclient._core import Batch
+from jsclient.errors import Error
+from tests.harness.lanes import Delivery, delivery
+from tests.unit.test_batch import batch_of, some
+
+pa: Any = pytest.importorskip("pyarrow")
+
+NAMES = [
+    *("subject", "data", "headers", "stream_seq", "consumer_seq"),
+    *("timestamp", "num_delivered"),
+]
+
+
+def address(buffer: memoryview) -> int:
+    found = pa.py_buffer(buffer).address
+    assert isinstance(found, int)
+    return found
+
+
+def test_a_record_batch_has_the_content_of_the_batch() -> None:
+    batch = batch_of(*some(5))
+    table = batch.to_arrow()
+    table.validate(full=True)
+    assert table.schema.names == NAMES
+    assert table.column("subject").to_pylist() == [msg.subject for msg in batch]
+    assert table.column("data").to_pylist() == [msg.data for msg in batch]
+    assert table.column("headers").to_pylist() == [
+        msg.raw_headers or b"" for msg in batch
+    ]
+    assert table.column("stream_seq").to_pylist() == [10, 20, 30, 40, 50]
+    assert table.column("consumer_seq").to_pylist() == [1, 2, 3, 4, 5]
+    assert table.column("num_delivered").to_pylist() == [1] * 5
+    moments = table.column("timestamp").cast(pa.int64()).to_pylist()
+    assert moments == batch.timestamps_ns.tolist()
+    assert table.schema.field("timestamp").type == pa.timestamp("ns", tz="UTC")
+
+
+def test_a_record_batch_is_on_the_memory_of_the_batch() -> None:
+    batch = batch_of(*some(50))
+    table = batch.to_arrow()
+    for name, *buffers in (
+        ("subject", batch.subject_offsets, batch.subject_data),
+        ("data", batch.offsets, batch.data),
+        ("headers", batch.header_offsets, batch.header_data),
+        ("stream_seq", batch.stream_seqs),
+        ("consumer_seq", batch.consumer_seqs),
+        ("timestamp", batch.timestamps_ns),
+        ("num_delivered", batch.num_delivered),
+    ):
+        validity, *found = table.column(name).buffers()
+        assert validity is None
+        assert [buffer.address for buffer in found] == [address(b) for b in buffers]
+        assert not any(buffer.is_mutable for buffer in found)
+
+
+def test_a_record_batch_outlives_the_batch() -> None:
+    batch = batch_of(*some(50))
+    expected = [msg.data for msg in batch]
+    table = batch.to_arrow().slice(10)
+    del batch
+    gc.collect()
+    assert len(batch_of(*some(100))) == 100
+    assert table.column("data").to_pylist() == expected[10:]
+
+
+def test_an_empty_batch_is_an_empty_record_batch_of_the_same_schema() -> None:
+    empty = Batch().to_arrow()
+    empty.validate(full=True)
+    assert empty.num_rows == 0
+    assert empty.schema == batch_of(delivery(1)).to_arrow().schema
+
+
+def test_record_batches_make_a_table() -> None:
+    table = pa.Table.from_batches(batch_of(*some(n)).to_arrow() for n in (1, 2, 3))
+    assert table.num_rows == 6
+    assert table.combine_chunks().column("consumer_seq").to_pylist() == [
+        *(1, 1, 2, 1, 2, 3)
+    ]
+
+
+def test_a_subject_that_is_no_utf8_costs_a_copy_and_no_table() -> None:
+    reply = delivery(1).reply
+    table = batch_of(
+        Delivery(b"a.\xff", reply), Delivery("ä".encode(), reply)
+    ).to_arrow()
+    table.validate(full=True)
+    assert table.column("subject").to_pylist() == ["a.\ufffd", "ä"]
+    assert table.schema == Batch().to_arrow().schema
+
+
+def test_without_pyarrow_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch = batch_of(delivery(1))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(Error, match=r"jsclient\[arrow\]"):
+        batch.to_arrow()
