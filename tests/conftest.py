@@ -29,8 +29,8 @@ def pytest_report_header() -> str:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """A server with JetStream for the whole session; tests do it no harm."""
-    with run(jetstream=True) as running:
+    """A server without options for the whole session; tests do it no harm."""
+    with run() as running:
         yield running
 
 

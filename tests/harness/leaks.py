@@ -25,7 +25,7 @@ class LeakMeter:
         self,
         counters: Mapping[str, Callable[[], int]] | None = None,
         *,
-        timeout: float = 2.0,
+        timeout: float = 10.0,
     ) -> None:
         self._counters = dict(counters or {})
         self._timeout = timeout

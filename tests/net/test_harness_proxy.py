@@ -247,14 +247,15 @@ def test_a_reset_of_one_side_reaches_the_other(direction: Direction) -> None:
 
 
 def test_a_client_is_reset_when_nobody_listens_behind() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    with (
-        FaultProxy("127.0.0.1", port) as proxy,
-        socket.create_connection(("127.0.0.1", proxy.port), timeout=5.0) as sock,
-        pytest.raises(ConnectionResetError),
-    ):
-        sock.recv(1)
+    with socket.socket() as deaf:
+        # Bound, so that nobody else gets the port, and not listening.
+        deaf.bind(("127.0.0.1", 0))
+        with (
+            FaultProxy("127.0.0.1", deaf.getsockname()[1]) as proxy,
+            pytest.raises(ConnectionResetError),
+            socket.create_connection(("127.0.0.1", proxy.port), timeout=5.0) as sock,
+        ):
+            sock.recv(1)
 
 
 @pytest.mark.parametrize("value", [0, -1])

@@ -102,14 +102,16 @@ def test_every_link_to_a_file_leads_to_one(page: str) -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_runs_alike_on_a_given_server_and_on_its_own(
-    path: Path, server: server.Server
+    path: Path,
 ) -> None:
     without = {name: value for name, value in os.environ.items() if name != "NATS_URL"}
-    given = {**without, "NATS_URL": server.url}
-    answers = [
-        subprocess.run([*COMMAND, str(path)], env=env, capture_output=True, text=True)
-        for env in (given, without)
-    ]
+    with server.run(jetstream=True) as given:
+        answers = [
+            subprocess.run(
+                [*COMMAND, str(path)], env=env, capture_output=True, text=True
+            )
+            for env in ({**without, "NATS_URL": given.url}, without)
+        ]
     for answer in answers:
         assert (answer.returncode, answer.stderr) == (0, "")
     assert answers[0].stdout == answers[1].stdout != ""
