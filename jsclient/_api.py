@@ -38,12 +38,15 @@ SILENCE = 1.0
 
 
 class Api:
-    """The API of one JetStream: its prefix and the time that a call may take."""
+    """The API of one JetStream: its prefixes and the time that a call may take."""
 
-    def __init__(self, loop: Loop, prefix: str, timeout: float) -> None:
+    def __init__(
+        self, loop: Loop, prefix: str, timeout: float, ack_prefix: str | None = None
+    ) -> None:
         self.loop = loop
         self.prefix = prefix
         self.timeout = timeout
+        self.ack_prefix = ack_prefix  # instead of `$JS.ACK`
 
     def call(
         self,
@@ -218,11 +221,16 @@ def api_prefix(domain: str | None, prefix: str | None) -> str:
         return f"$JS.{domain}.API."
     if prefix is None:
         return DEFAULT_PREFIX
+    return literal_prefix(prefix, "prefix") + "."
+
+
+def literal_prefix(prefix: str, name: str) -> str:
+    """Checks the first tokens of subjects; a dot at their end is taken off."""
     prefix = prefix.removesuffix(".") if isinstance(prefix, str) else prefix
-    check_subject(prefix, "prefix")
+    check_subject(prefix, name)
     if "*" in prefix or ">" in prefix:
-        raise errors.InvalidArgumentError(f"prefix must not have wildcards: {prefix!r}")
-    return prefix + "."
+        raise errors.InvalidArgumentError(f"{name} must not have wildcards: {prefix!r}")
+    return prefix
 
 
 def level_header(needs: Needs) -> HeadersLike | None:

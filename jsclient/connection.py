@@ -390,6 +390,7 @@ class Connection:
         *,
         max_pending: int = 4000,
         ack_timeout: Seconds = 5.0,
+        ack_prefix: str | None = None,
     ) -> JetStream:
         """A JetStream context; it asks the server nothing until it is used.
 
@@ -399,6 +400,8 @@ class Connection:
             timeout: how long its calls may take unless they say otherwise.
             max_pending: how many `publish_async` may wait for their acks.
             ack_timeout: how long such an ack may take.
+            ack_prefix: the subjects under which another account's `$JS.ACK` is
+                imported, if they are others.
         """
         from .jetstream import JetStream  # whoever does not use it does not pay for it
 
@@ -409,6 +412,7 @@ class Connection:
             timeout=timeout,
             max_pending=max_pending,
             ack_timeout=ack_timeout,
+            ack_prefix=ack_prefix,
         )
 
     # The link -------------------------------------------------------------------------

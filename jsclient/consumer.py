@@ -319,7 +319,8 @@ class Consumer:
 
     def _courier(self) -> Courier:
         """Who sends the acks of its messages."""
-        return new_courier(self._api.loop, self._info.config.ack_policy, None)
+        api = self._api
+        return new_courier(api.loop, self._info.config.ack_policy, api.ack_prefix)
 
     def _pulling(
         self,

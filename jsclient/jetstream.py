@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from . import consumer as consumers_api
 from . import publisher
 from . import stream as streams_api
-from ._api import Api, Listing, api_prefix
+from ._api import Api, Listing, api_prefix, literal_prefix
 from ._core import PubAck
 from ._engine.arguments import (
     Buffer,
@@ -54,11 +54,16 @@ class JetStream:
         timeout: Seconds = 5.0,
         max_pending: int = 4000,
         ack_timeout: Seconds = 5.0,
+        ack_prefix: str | None = None,
     ) -> None:
         self._connection = connection  # lives as long as its contexts are held
         self._loop = connection._loop
         self._timeout = positive_seconds(timeout, "timeout")
-        self._api = Api(self._loop, api_prefix(domain, prefix), self._timeout)
+        if ack_prefix is not None:
+            ack_prefix = literal_prefix(ack_prefix, "ack_prefix")
+        self._api = Api(
+            self._loop, api_prefix(domain, prefix), self._timeout, ack_prefix
+        )
         self._max_pending = integer(max_pending, "max_pending", least=1)
         self._ack_timeout = positive_seconds(ack_timeout, "ack_timeout")
         self._async: AsyncPublisher | None = None

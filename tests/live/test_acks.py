@@ -12,7 +12,7 @@ import jsclient
 from jsclient._core import Msg
 from jsclient.consumer import Consumer
 from jsclient.jetstream import JetStream
-from jsclient.server import Server
+from jsclient.server import Server, run
 from jsclient.stream import Stream
 from tests.live.pulls import assert_nothing_left, fill, seqs, stream_of
 from tests.live.support import PATIENCE, until
@@ -160,6 +160,41 @@ def test_odd_names_are_kept(js: JetStream) -> None:
     assert (msg.metadata.stream, msg.metadata.consumer) == ("TE%ST", "a@b-c$")
     msg.ack_sync()
     assert consumer.info().num_ack_pending == 0
+
+
+ACCOUNTS = """
+  A { jetstream: enabled, users: [{user: a, password: a}], exports: [
+    {service: "$JS.API.>", response: stream}, {service: "$JS.ACK.>"} ] }
+  B { users: [{user: b, password: b}], imports: [
+    {service: {account: A, subject: "$JS.API.>"}, to: "jsa.API.>"},
+    {service: {account: A, subject: "$JS.ACK.>"}, to: "jsa.ACK.>"} ] }
+"""
+
+
+def test_acks_may_go_to_subjects_of_another_name() -> None:
+    with (
+        run(jetstream=True, accounts=ACCOUNTS) as server,
+        jsclient.connect(server.url, user="a", password="a") as theirs,
+        jsclient.connect(server.url, user="b", password="b") as ours,
+    ):
+        stream_of(theirs.jetstream())
+        fill(theirs.jetstream(), 2)
+        js = ours.jetstream(prefix="jsa.API")
+        js.create_consumer("S", name="C")
+        with pytest.raises(jsclient.NoRespondersError):
+            js.consumer("S", "C").next().ack_sync()
+        renamed = ours.jetstream(prefix="jsa.API", ack_prefix="jsa.ACK")
+        consumer = renamed.consumer("S", "C")
+        msg = consumer.next()
+        msg.in_progress()
+        msg.ack_sync()
+        # What a message tells of itself is the same.
+        assert (msg.reply or "").startswith("$JS.ACK.S.C.1.2.2.")
+        assert msg.metadata.stream_seq == 2
+        assert consumer.info().num_ack_pending == 1
+        for wrong in ("jsa.*", "a b", ""):
+            with pytest.raises(ValueError, match="ack_prefix"):
+                ours.jetstream(ack_prefix=wrong)
 
 
 def test_acks_ride_with_what_is_sent_anyway(js: JetStream, stream: Stream) -> None:
