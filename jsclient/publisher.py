@@ -11,9 +11,13 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures._base import FINISHED, RUNNING
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -169,6 +173,9 @@ class AckFuture(Future[PubAck]):
 
     Waiting for it drives the connection like any other wait. Callbacks run on the
     thread of the connection's events. A message under way cannot be cancelled.
+
+    The condition variable of a Future costs more than all the rest of a publish, and
+    only `concurrent.futures.wait` and `as_completed` need it: it is made when they ask.
     """
 
     def __init__(
@@ -181,7 +188,11 @@ class AckFuture(Future[PubAck]):
         msg_id: str | None,
         retries: int,
     ) -> None:
-        super().__init__()
+        # In place of Future.__init__; the rest is made by __getattr__.
+        self._state = RUNNING
+        self._result = None
+        self._exception: BaseException | None = None
+        self._callbacks: deque[Callable[[Future[PubAck]], object]] = deque()
         self._loop = loop
         self._settled = Gate()
         self.subject = subject
@@ -191,25 +202,51 @@ class AckFuture(Future[PubAck]):
         self.msg_id = msg_id
         self.retries = retries
 
+    def __getattr__(self, name: str) -> Any:
+        # What the functions of concurrent.futures look at; the first to ask makes it.
+        if name == "_condition":
+            return self.__dict__.setdefault(name, threading.Condition())
+        if name == "_waiters":
+            return self.__dict__.setdefault(name, [])
+        raise AttributeError(f"an AckFuture has no attribute {name!r}")
+
+    def done(self) -> bool:
+        """Whether the publish has its outcome."""
+        return self._settled.is_open
+
+    def running(self) -> bool:
+        """Whether it has none yet."""
+        return not self._settled.is_open
+
+    def cancelled(self) -> bool:
+        """False: what was published cannot be called back."""
+        return False
+
+    def cancel(self) -> bool:
+        """False: what was published cannot be called back."""
+        return False
+
     def result(self, timeout: float | None = None) -> PubAck:
         """The PubAck; raises what the publish failed with, or TimeoutError."""
-        return super().result(self._drive(timeout))
+        self._drive(timeout)
+        if self._exception is not None:
+            raise self._exception
+        assert self._result is not None
+        return self._result
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What the publish failed with, or None if it is stored."""
-        return super().exception(self._drive(timeout))
+        self._drive(timeout)
+        return self._exception
 
     def add_done_callback(self, fn: Callable[[Future[PubAck]], object]) -> None:
         """Calls fn with this future when it is done, on the thread of the events."""
         if self.done():
             _called(fn, self)
             return
-        call = self._loop.dispatch.call
-        super().add_done_callback(lambda future: call(lambda: _called(fn, future)))
-
-    def cancel(self) -> bool:
-        """False: what was published cannot be called back."""
-        return False
+        self._callbacks.append(fn)
+        if self.done():
+            self._call_back()
 
     def settle(self, outcome: PubAck | BaseException) -> None:
         """Ends the wait; the first outcome counts.
@@ -218,19 +255,39 @@ class AckFuture(Future[PubAck]):
         """
         if self._settled.is_open:
             return
-        try:
+        if self._state != FINISHED:
             if isinstance(outcome, PubAck):
-                self.set_result(outcome)
+                self._result = outcome
             else:
-                self.set_exception(outcome)
-        except InvalidStateError:
-            pass  # it was, before the signal handler
+                self._exception = outcome
+            self._state = FINISHED
+        # Whoever makes the condition after this line finds the state finished.
+        if "_condition" in self.__dict__:
+            self._tell_waiters()
         self._settled.open()
+        self._call_back()
 
-    def _drive(self, timeout: float | None) -> float:
-        """Turns the loop until this is settled; how long to wait for it still."""
-        if self.done():
-            return 0.0
+    def _tell_waiters(self) -> None:
+        """Does for `wait` and `as_completed` what Future.set_result does."""
+        with self._condition:
+            for waiter in self._waiters:
+                if self._exception is None:
+                    waiter.add_result(self)
+                else:
+                    waiter.add_exception(self)
+            self._condition.notify_all()
+
+    def _call_back(self) -> None:
+        """Queues each callback once, whichever thread comes first."""
+        with contextlib.suppress(IndexError):
+            while self._callbacks:
+                fn = self._callbacks.popleft()
+                self._loop.dispatch.call(partial(_called, fn, self))
+
+    def _drive(self, timeout: float | None) -> None:
+        """Turns the loop until this is settled."""
+        if self._settled.is_open:
+            return
         deadline = monotonic() + seconds(timeout)
         try:
             self._loop.wait(self._settled, deadline)
@@ -238,8 +295,9 @@ class AckFuture(Future[PubAck]):
             raise
         except errors.ConnectionClosedError:
             # The keeper settles it with the last that is known of it.
-            return max(0.0, min(deadline - monotonic(), LAST_WORD))
-        return 0.0
+            self._settled.sleep(max(0.0, min(deadline - monotonic(), LAST_WORD)))
+        if not self._settled.is_open:
+            raise FutureTimeoutError
 
 
 def _called(fn: Callable[[Future[PubAck]], object], future: Future[PubAck]) -> None:
