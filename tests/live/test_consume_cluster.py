@@ -1,0 +1,146 @@
+"""Consumes in a cluster of three: leaders that step down, die, or have no quorum."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import jsclient
+from jsclient import events
+from jsclient import jetstream_errors as failures
+from jsclient.consumer import Consumer
+from jsclient.jetstream import JetStream
+from jsclient.server import Cluster, Server, run
+from tests.live.pulls import assert_nothing_left, fill, seqs
+from tests.live.support import PATIENCE, Events, until
+
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("no_leaks")]
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """Three servers, of which a test may end some."""
+    with run(cluster=3, jetstream=True) as running:
+        yield running
+
+
+def replicated(js: JetStream) -> Consumer:
+    """A consumer on all servers, of a stream with 2 messages."""
+    stream = js.create_stream(
+        name="S", subjects=["s.>"], storage="file", num_replicas=3, timeout=PATIENCE
+    )
+    for number in (1, 2):
+        published(js, number)
+    return stream.create_consumer(durable_name="C", ack_wait=2.0, timeout=PATIENCE)
+
+
+def leader_of(consumer: Consumer) -> str:
+    cluster = consumer.info(timeout=PATIENCE).cluster
+    assert cluster is not None
+    return cluster.leader
+
+
+def elsewhere(cluster: Cluster, leader: str) -> Server:
+    """A server that does not lead the consumer."""
+    return next(one for one in cluster.servers if one.name != leader)
+
+
+def published(js: JetStream, number: int) -> None:
+    """Stores one message, however long there is no leader of the stream."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            js.publish("s.x", b"", msg_id=f"id-{number}", timeout=1.0)
+            return
+        except jsclient.Error:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+def test_a_leader_that_steps_down_is_told_and_the_next_one_is_pulled_from(
+    cluster: Cluster, told: Events
+) -> None:
+    with jsclient.connect(cluster.servers[0].url, on_event=told) as nc:
+        js = nc.jetstream(timeout=PATIENCE)
+        consumer = replicated(js)
+        with consumer.messages(4) as messages:
+            for msg in [messages.next(PATIENCE) for _ in range(2)]:
+                msg.ack()
+            with pytest.raises(jsclient.TimeoutError):
+                messages.next(0.1)
+            # Two pulls are open; one reply each, so that the new leader knows both.
+            before = leader_of(consumer)
+            nc.request("$JS.API.CONSUMER.LEADER.STEPDOWN.S.C", b"", timeout=PATIENCE)
+            until(lambda: leader_of(consumer) not in ("", before), "another one leads")
+
+            def is_told() -> bool:
+                # A new consumer may be unreachable for a moment: that is told as well.
+                warnings = told.of(events.ConsumerWarning)
+                kinds = [type(warning.error) for warning in warnings]
+                return failures.LeadershipChangedError in kinds
+
+            until(is_told, "the change is told")
+            begun = time.monotonic()
+            fill(js, 2)
+            got = [messages.next(PATIENCE) for _ in range(2)]
+            assert seqs(got) == [3, 4]
+            assert time.monotonic() - begun < 5.0
+            inbox = messages._pulling.inbox
+            assert inbox.owed + inbox.count <= 4
+            for msg in got:
+                msg.ack_sync()
+            assert consumer.info().num_ack_pending == 0
+        # A fetch is told as well, beside what it got.
+        batch = consumer.fetch_no_wait(5)
+        assert (len(batch), batch.error) == (0, None)
+        assert_nothing_left(js)
+
+
+def test_a_leader_that_dies_while_we_are_elsewhere_is_noticed_by_its_silence(
+    cluster: Cluster, told: Events
+) -> None:
+    with jsclient.connect(cluster.url) as nc:
+        name = leader_of(replicated(nc.jetstream(timeout=PATIENCE)))
+    ours = elsewhere(cluster, name)
+    with jsclient.connect(ours.url, on_event=told, ignore_discovered=True) as nc:
+        js = nc.jetstream(timeout=PATIENCE)
+        consumer = js.consumer("S", "C")
+        with consumer.messages(expires=2.0, idle_heartbeat=0.5) as messages:
+            for msg in [messages.next(PATIENCE) for _ in range(2)]:
+                msg.ack_sync()
+            # Nothing is said to us: only the heartbeats are missing.
+            next(one for one in cluster.servers if one.name == name).kill()
+            warned = told.wait(events.ConsumerWarning)
+            assert isinstance(
+                warned.error,
+                failures.MissedHeartbeatError
+                | failures.LeadershipChangedError
+                | failures.UnreachableConsumerError,
+            )
+            published(js, 3)
+            assert messages.next(PATIENCE).metadata.stream_seq == 3
+            assert told.of(events.Disconnected) == []
+        assert_nothing_left(js)
+
+
+def test_a_consume_outlives_the_loss_of_the_quorum(cluster: Cluster) -> None:
+    ours, *others = cluster.servers
+    with jsclient.connect(ours.url, ignore_discovered=True) as nc:
+        js = nc.jetstream(timeout=PATIENCE)
+        consumer = replicated(js)
+        with consumer.messages(expires=2.0, idle_heartbeat=0.5) as messages:
+            for msg in [messages.next(PATIENCE) for _ in range(2)]:
+                msg.ack_sync()
+            for other in others:
+                other.kill()
+            # A leader that is left alone goes on to send heartbeats, to whom it serves.
+            with pytest.raises(jsclient.TimeoutError):
+                messages.next(1.5)
+            for other in others:
+                other.restart()
+            cluster.wait_healthy(PATIENCE)
+            published(js, 3)
+            assert messages.next(PATIENCE).metadata.stream_seq == 3
+        assert_nothing_left(js)
