@@ -1,0 +1,71 @@
+"""Consuming from other releases of the server, where they answer differently."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import jsclient
+from jsclient import events
+from jsclient import jetstream_errors as failures
+from jsclient.jetstream import JetStream
+from jsclient.server import Server, run
+from tests.live.pulls import assert_nothing_left, fill, seqs, stream_of
+from tests.live.support import PATIENCE, Events, until
+from tests.live.test_versions import VERSIONS, fetched
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(params=VERSIONS)
+def old(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server of another release."""
+    with run(jetstream=True, binary=fetched(request.param)) as running:
+        yield running
+
+
+@pytest.fixture
+def js(old: Server, told: Events) -> Iterator[JetStream]:
+    with jsclient.connect(old.url, on_event=told) as nc:
+        yield nc.jetstream()
+        assert_nothing_left(nc.jetstream())
+
+
+def test_all_ways_to_read_work(js: JetStream, old: Server, told: Events) -> None:
+    stream = stream_of(js)
+    consumer = stream.create_consumer(durable_name="C", max_waiting=1)
+    fill(js, 1)
+    begun = time.monotonic()
+    batch = consumer.fetch_no_wait(5)
+    assert (seqs(batch), batch.error) == ([1], None)
+    assert len(consumer.fetch_no_wait(5)) == 0
+    assert time.monotonic() - begun < 3.0
+    assert len(consumer.fetch(5, timeout=0.2)) == 0
+    fill(js, 60)
+    assert seqs(consumer.fetch(10)) == list(range(2, 12))
+    size = consumer.next().size
+    assert seqs(consumer.fetch_bytes(2 * size, timeout=PATIENCE)) == [13, 14]
+    with consumer.messages(max_bytes=10 * size) as messages:
+        got = [messages.next(PATIENCE) for _ in range(47)]
+        assert seqs(got) == list(range(15, 62))
+    for msg in got:
+        msg.ack_sync()
+    # Who finds the queue of pulls full is told, or is told nothing: it goes on.
+    with jsclient.connect(old.url) as nc:
+        theirs = nc.jetstream().consumer("S", "C").messages()
+        until(lambda: consumer.info().num_waiting == 1, "the place is taken")
+        ours = consumer.messages(expires=1.0, idle_heartbeat=0.5)
+        error = told.wait(events.ConsumerWarning).error
+        assert isinstance(
+            error, failures.PullLimitError | failures.MissedHeartbeatError
+        )
+        theirs.stop()
+        nc.flush()
+    with ours:
+        fill(js, 1)
+        assert ours.next(PATIENCE).metadata.stream_seq == 62
+    stream.delete_consumer("C")
+    with pytest.raises(failures.UnreachableConsumerError):
+        consumer.next(timeout=PATIENCE)
