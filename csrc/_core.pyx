@@ -825,12 +825,10 @@ cdef class Msg:
 
     def term(self, reason=None):
         """Tells JetStream never to deliver the message again, and why."""
-        if reason is None:
-            self.acknowledge(b"+TERM", True)
-            return
-        if not isinstance(reason, str):
+        if reason is not None and not isinstance(reason, str):
             raise TypeError(f"reason must be a str, not {type(reason).__name__}")
-        self.acknowledge(b"+TERM " + encode_text(reason), True)
+        # Servers before 2.10.4 know only the bare word.
+        self.acknowledge(b"+TERM " + encode_text(reason) if reason else b"+TERM", True)
 
     def in_progress(self):
         """Tells JetStream that the message is being worked on: its ack_wait starts anew."""
@@ -844,7 +842,15 @@ cdef class Msg:
         cdef Courier courier = self.courier_for_ack()
         if self.ack_state == ACK_DONE or courier.is_ack_none:
             return
-        courier.port.ack_sync(courier.ack_subject(self).decode("utf-8", "surrogateescape"), timeout)
+        subject = courier.ack_subject(self).decode("utf-8", "surrogateescape")
+        self.ack_state = ACK_SENDING
+        try:
+            courier.port.ack_sync(subject, timeout)
+        except BaseException:
+            # Unless another thread's was confirmed meanwhile.
+            if self.ack_state == ACK_SENDING:
+                self.ack_state = ACK_NEW
+            raise
         self.ack_state = ACK_DONE
 
     @property
@@ -906,7 +912,7 @@ cdef object delay_ns(object delay):
         )
     if delay != delay or delay > 1e9:
         raise InvalidArgumentError(f"delay must be a sensible number of seconds: {delay!r}")
-    return round(delay * 1000000000)
+    return round(max(delay, 0) * 1000000000)
 
 
 @cython.final
