@@ -1811,7 +1811,8 @@ cdef class Batch:
     """Messages in columns: one buffer per field, without an object per message.
 
     `data` holds all payloads, and payload i is `data[offsets[i]:offsets[i + 1]]`. The
-    numbers of the ack subjects are buffers too. `batch[i]` makes a Msg.
+    numbers of the ack subjects are buffers too. `batch[i]` makes a Msg. `error` says why a
+    fetch ended early.
     """
 
     cdef Py_ssize_t count
@@ -1828,6 +1829,7 @@ cdef class Batch:
     cdef Block own_seqs
     cdef Block times
     cdef Block deliveries
+    cdef public object error           # why a fetch ended early, or None
     cdef Py_ssize_t acked              # how many messages are acknowledged
     cdef AckState ack_state
 
@@ -1868,6 +1870,10 @@ cdef class Batch:
         self.times.reserve(8)
         self.deliveries.reserve(8)
         return 0
+
+    cdef Py_ssize_t full_size(self) noexcept:
+        """The sizes of its messages, as the server counts them."""
+        return self.payloads.size + self.heads.size + self.replies.size + self.blocks.size
 
     cdef int append(self, const Frame *frame) except -1:
         cdef AckSubject ack
@@ -2040,6 +2046,7 @@ cdef class BatchInbox(PullInbox):
     """A pull inbox that keeps messages in columns."""
 
     cdef Batch filling
+    cdef Batch returned                # was taken, but its taker could not use it
 
     def __init__(self, owner):
         PullInbox.__init__(self, owner)
@@ -2057,27 +2064,61 @@ cdef class BatchInbox(PullInbox):
     cdef Msg pop(self):
         return None
 
-    def take_batch(self):
-        """Everything that came since the last call, or None."""
-        cdef Batch batch = self.filling
-        if self.count == 0:
+    cdef Batch pop_batch(self):
+        """Everything that came since the last time, counted as taken; None if nothing did."""
+        cdef Batch batch = self.returned
+        if batch is not None:
+            self.returned = None
+        elif self.count == 0:
             return None
-        self.filling = Batch()
-        batch.owner = self.owner
-        self.taken += <uint64_t>self.count
-        self.count = 0
-        self.bytes = 0
+        else:
+            batch = self.filling
+            self.filling = Batch()
+            batch.owner = self.owner
+        self.taken += <uint64_t>batch.count
+        self.count -= batch.count
+        self.bytes -= batch.full_size()
         self.look_due()
-        if self.emptied is not None:
+        if self.count == 0 and self.emptied is not None:
             self.ran_empty()
         return batch
+
+    def take_batch(self):
+        """Everything that came since the last call, or None."""
+        return self.pop_batch()
+
+    def take_batch_into(self, list hand not None, Helm helm not None, double deadline):
+        """Waits for messages and puts their batch into hand[0]; False if none came in time.
+
+        As with `take_into`, no exception of a signal handler can lose it.
+        """
+        cdef Batch batch
+        while True:
+            self.prepare()
+            batch = self.pop_batch()
+            if batch is not None:
+                hand[0] = batch
+                return True
+            if self.is_ended or not helm.wait(self, deadline):
+                return False
+
+    def put_back_batch(self, Batch batch not None):
+        """Undoes `take_batch` for a batch that its taker could not use."""
+        self.returned = batch
+        self.taken -= <uint64_t>batch.count
+        self.count += batch.count
+        self.bytes += batch.full_size()
+        self.wake(1)
 
     def clear(self):
         """Drops what is held, and returns how many messages that were."""
         cdef Py_ssize_t dropped = self.count
         self.filling = Batch()
+        self.returned = None
         self.count = 0
         self.bytes = 0
+        if self.emptied is not None:
+            self.ran_empty()
         return dropped
 
 
@@ -2271,6 +2312,36 @@ cdef class MessageIterator:
         if msg is None:
             raise StopIteration
         return msg
+
+
+@cython.final
+cdef class BatchIterator:
+    """Iterates the batches of an inbox."""
+
+    cdef BatchInbox inbox
+    cdef Helm helm
+    cdef object holder                 # lives as long as it is iterated
+
+    def __init__(self, BatchInbox inbox not None, Helm helm not None, holder=None):
+        self.inbox = inbox
+        self.helm = helm
+        self.holder = holder
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef Batch batch
+        while True:
+            self.inbox.prepare()
+            batch = self.inbox.pop_batch()
+            if batch is not None:
+                return batch
+            if self.inbox.is_ended or not self.helm.wait(self.inbox, INFINITY):
+                break
+        if self.inbox.reason is not None:
+            raise self.inbox.reason
+        raise StopIteration
 
 
 @cython.final

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Protocol, overload
 
 from . import errors, events
-from ._core import Batch, BatchInbox, Courier, Gate, MessageIterator, Msg
+from ._core import Batch, BatchInbox, BatchIterator, Courier, Gate, MessageIterator, Msg
 from ._engine.arguments import Seconds, seconds
 from ._io.loop import Loop
 from ._io.pulling import Pulling
@@ -62,7 +62,7 @@ def fetch_batch(
     """Runs a fetch into columns to its end; an empty batch if nothing came."""
     run_fetch(loop, pulling, timeout)
     batch = inbox.take_batch() or Batch()
-    fetch_error(loop, pulling, len(batch))
+    batch.error = fetch_error(loop, pulling, len(batch))
     return batch
 
 
@@ -198,37 +198,33 @@ class Batches:
         pulling.start()
 
     def __iter__(self) -> Iterator[Batch]:
-        return self
-
-    def __next__(self) -> Batch:
-        batch = self._next(math.inf)
-        if batch is not None:
-            return batch
-        if self._inbox.reason is not None:
-            raise self._inbox.reason
-        raise StopIteration
+        return BatchIterator(self._inbox, self._loop.helm, self)
 
     def next(self, timeout: Seconds | None = 5.0) -> Batch:
-        """The next batch; TimeoutError when nothing came in time."""
+        """The next batch; TimeoutError when nothing came in time.
+
+        Raises the error that ended the iteration, or SubscriptionClosedError when it
+        was stopped.
+        """
         limit = seconds(timeout)
-        batch = self._next(monotonic() + limit)
-        if batch is not None:
-            return batch
-        if self._inbox.is_ended:
-            raise self._inbox.reason or errors.SubscriptionClosedError(
+        inbox = self._inbox
+        hand: list[Batch | None] = [None]
+        try:
+            if inbox.take_batch_into(hand, self._loop.helm, monotonic() + limit):
+                batch = hand[0]
+                assert batch is not None
+                return batch
+        except BaseException:
+            # A signal handler raised after the batch was taken.
+            if hand[0] is not None:
+                inbox.put_back_batch(hand[0])
+            raise
+        if inbox.is_ended:
+            raise inbox.reason or errors.SubscriptionClosedError(
                 "the messages have ended"
             )
+        self._loop.check_open()
         raise errors.TimeoutError(f"no message came within {limit:g} s")
-
-    def _next(self, deadline: float) -> Batch | None:
-        inbox = self._inbox
-        while True:
-            inbox.refill()
-            batch = inbox.take_batch()
-            if batch is not None or inbox.is_ended:
-                return batch
-            if not self._loop.helm.wait(inbox, deadline):
-                return inbox.take_batch()
 
     def stop(self) -> None:
         """Ends the iteration at once; unread messages are delivered again later."""
