@@ -2139,6 +2139,7 @@ cdef class Lane(Route):
     cdef readonly int64_t messages     # that the present pull brought
     cdef readonly int64_t bytes        # and their sizes, as the server charges them
     cdef readonly bint is_open
+    cdef readonly bint is_asked        # the present pull was sent
     cdef readonly object statuses      # of the present pull, not dealt with yet
     cdef public bint is_pinned         # messages carry a Nats-Pin-Id that is not charged
 
@@ -2160,8 +2161,20 @@ cdef class Lane(Route):
         self.bytes = 0
         self.statuses.clear()
         self.is_open = True
+        self.is_asked = False
         inbox.owed += batch
         inbox.owed_bytes += max_bytes
+
+    def ask(self, Outbox outbox not None, str subject, bytes body):
+        """Sends the pull; what Outbox.publish asks of the caller.
+
+        One step: no exception of a signal handler can come between it and `is_asked`.
+        """
+        asked = outbox.publish(subject, body, decode_text(
+            PyBytes_AS_STRING(self.reply), PyBytes_GET_SIZE(self.reply)
+        ), None, True, None, True)
+        self.is_asked = True
+        return asked
 
     def close(self):
         """The pull is over; what it did not bring is no longer owed.
@@ -2176,6 +2189,9 @@ cdef class Lane(Route):
     def retire(self):
         """Nothing more can come for the inbox."""
         self.close()
+        self.is_asked = False
+        self.messages = 0
+        self.bytes = 0
         self.inbox = None
         self.statuses.clear()
 

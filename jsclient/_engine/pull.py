@@ -380,19 +380,22 @@ class Conversation:
                 heartbeat = 0.0
         else:
             lost_at = now + expires + GRACE
-        self._last_pull += 1
+        number = self._last_pull + 1
+        pull = Pull(batch, max_bytes, asked_at=now, lost_at=lost_at)
+        ask = Ask(number, batch, max_bytes, expires, heartbeat, policy.no_wait)
+        # The ledger and what is done for it change together: no call stands between, in
+        # which a signal handler could raise.
+        self._last_pull = number
         self._heard_at = now
         self._heartbeat = heartbeat
-        self.open[self._last_pull] = Pull(
-            batch, max_bytes, asked_at=now, lost_at=lost_at
-        )
-        self._output.append(
-            Ask(self._last_pull, batch, max_bytes, expires, heartbeat, policy.no_wait)
-        )
+        self.open[number] = pull
+        self._output.append(ask)
 
     def _close(self, pull: int, *, is_certain: bool) -> None:
-        self._past_bytes += self.open.pop(pull).bytes
-        self._output.append(Close(pull, is_certain))
+        close = Close(pull, is_certain)
+        self._past_bytes += self.open[pull].bytes
+        del self.open[pull]
+        self._output.append(close)
 
     def _lose_all(self) -> None:
         for pull in list(self.open):

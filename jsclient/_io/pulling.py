@@ -42,8 +42,8 @@ class Lanes:
     def _new_prefix(self) -> str:
         return f"{self._loop.options.inbox_prefix}.{unique_name()}"
 
-    def take(self, user: Pulling) -> tuple[Lane, str]:
-        """A lane for one pull of the user, and the reply subject of that pull."""
+    def take(self, user: Pulling) -> Lane:
+        """A lane for one pull of the user."""
         if self._free:
             lane = self._free.pop()
         else:
@@ -57,8 +57,12 @@ class Lanes:
             )
             lane.assign(sid, self._count)
         self._users[lane] = user
+        return lane
+
+    def new_reply(self, lane: Lane) -> str:
+        """The reply subject of a further pull on a lane."""
         self._pulls += 1
-        return lane, f"{self._prefix}.{lane.number}.{self._pulls}"
+        return f"{self._prefix}.{lane.number}.{self._pulls}"
 
     def _noticed(self, lane: Lane) -> None:
         user = self._users.get(lane)
@@ -233,7 +237,12 @@ class Pulling:
     def _take_note(self) -> None:
         """So much was taken that more is due."""
         self.inbox.is_due = False
-        self._loop.call(self._refill)
+        try:
+            self._loop.call(self._refill)
+        except BaseException:
+            # A signal handler raised, perhaps before anything was asked for.
+            self.inbox.is_due = True
+            raise
 
     # What happens at the helm ---------------------------------------------------------
 
@@ -387,14 +396,17 @@ class Pulling:
         self.over.open()
 
     def _ask(self, ask: Ask) -> None:
-        begun = self._open.pop(ask.pull, None)
-        if begun is not None:
-            self._part(begun)  # nobody knows whether it was sent
-        lane, reply = self._lanes.take(self)
-        lane.is_pinned = self._is_pinned
-        lane.open(self.inbox, reply, ask.batch, ask.max_bytes)
-        self._open[ask.pull] = lane
         loop = self._loop
+        lane = self._open.get(ask.pull)
+        if lane is not None and lane.is_asked:
+            loop.alert()  # a signal handler raised when it was just sent
+            return
+        if lane is None:
+            lane = self._open[ask.pull] = self._lanes.take(self)
+        lane.is_pinned = self._is_pinned
+        lane.close()  # a signal handler raised before it was sent
+        reply = self._lanes.new_reply(lane)
+        lane.open(self.inbox, reply, ask.batch, ask.max_bytes)
         fields = self._fields
         if self._group in self._lanes.pins:
             fields = {**fields, "id": self._lanes.pins[self._group]}
@@ -402,8 +414,5 @@ class Pulling:
         with contextlib.suppress(
             errors.DisconnectedError, errors.ConnectionClosedError
         ):
-            asked = loop.outbox.publish(
-                self._subject, ask.body(fields), reply, None, True, None, True
-            )
-            if asked:
+            if lane.ask(loop.outbox, self._subject, ask.body(fields)):
                 loop.alert()

@@ -290,7 +290,9 @@ class Interrupt(BaseException):
     """What a signal handler raises, like KeyboardInterrupt."""
 
 
+# A signal may come in a finalizer, where Python cannot raise.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.timeout(60, method="thread")  # the alarm is the test's own
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")
 def test_signals_that_raise_lose_no_batch(js: JetStream) -> None:
     def interrupt(*_: object) -> None:

@@ -231,6 +231,7 @@ def test_an_exception_in_the_body_loses_nothing(stream: Stream) -> None:
 
 # A signal may come in a finalizer, where Python cannot raise.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.timeout(60, method="thread")  # the alarm is the test's own
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")
 def test_signals_that_raise_neither_lose_nor_repeat_a_message(
     own_server: Server,
