@@ -21,6 +21,9 @@ class Beside(Enum):
     LOAD = "load"  # the floor publishes when the worker says READY
     ECHO = "echo"  # the floor answers requests
     STREAM = "stream"  # the floor has made an empty stream
+    FILLED = (
+        "filled"  # the floor has made a stream with as many messages, and consumers
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,54 @@ CELLS = (
         messages=200_000,
         quick=50_000,
         beside=Beside.STREAM,
+    ),
+    Cell(
+        "consume-500",
+        "consume a stream, 500 messages at hand, no acks",
+        (CPU, RATE),
+        messages=200_000,
+        quick=50_000,
+        beside=Beside.FILLED,
+    ),
+    Cell(
+        "consume-5000",
+        "consume a stream, 5,000 messages at hand, no acks",
+        (CPU, RATE),
+        messages=200_000,
+        quick=50_000,
+        beside=Beside.FILLED,
+    ),
+    Cell(
+        "batches-5000",
+        "consume a stream in columns, 5,000 messages at hand, no acks",
+        (CPU, RATE),
+        messages=200_000,
+        quick=50_000,
+        beside=Beside.FILLED,
+    ),
+    Cell(
+        "consume-500-ack",
+        "consume a stream, 500 messages at hand, each acknowledged",
+        (CPU, RATE),
+        messages=200_000,
+        quick=50_000,
+        beside=Beside.FILLED,
+    ),
+    Cell(
+        "fetch-100",
+        "fetch 100 messages of a stream, again and again",
+        (P50, CPU, RATE),
+        messages=100_000,
+        quick=20_000,
+        beside=Beside.FILLED,
+    ),
+    Cell(
+        "next",
+        "one message of a stream after another",
+        (P50, P99, CPU),
+        messages=10_000,
+        quick=2_000,
+        beside=Beside.FILLED,
     ),
     Cell(
         "memory",

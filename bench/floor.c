@@ -10,7 +10,14 @@
  *     floor URL jspub    N SIZE             N publishes to a stream, each after the last's ack
  *     floor URL jsasync  N SIZE             N publishes to a stream, a thousand without an ack
  *     floor URL jsall    N SIZE             the same
+ *     floor URL consume-500     N SIZE      N messages of a stream, 500 of them asked for
+ *     floor URL consume-500-ack N SIZE      the same, each acknowledged
+ *     floor URL consume-5000    N SIZE      the same, 5000 of them asked for, without acks
+ *     floor URL batches-5000    N SIZE      the same
+ *     floor URL fetch-100       N SIZE      the same, by a hundred at a time
+ *     floor URL next            N SIZE      the same, one after another
  *     floor URL stream   0 0                make that stream anew
+ *     floor URL filled   N SIZE             the same, with messages and consumers
  *     floor URL echo     0 0                answer requests until the process is ended
  *     floor URL info     0 0                print the server's INFO
  *     floor -   parse    N SIZE             parse N messages that are in memory
@@ -47,8 +54,8 @@ struct connection {
 };
 
 struct message {
-    const char *subject, *reply, *payload;
-    size_t subject_size, reply_size, size;
+    const char *subject, *reply, *header, *payload;
+    size_t subject_size, reply_size, header_size, size;     /* size: of the payload */
     long sid;
 };
 
@@ -113,19 +120,29 @@ static void receive(struct connection *connection)
     connection->end += (size_t)got;
 }
 
-/* The fields of `MSG subject sid [reply] size`; returns 0 if the line is none. */
-static inline int parse_line(const char *at, const char *stop, struct message *message)
+static inline int parse_number(const char *at, size_t size, size_t *number)
 {
-    const char *field[4];
-    size_t length[4];
-    int count = 0;
-    long number = 0;
-    at += 4;
+    *number = 0;
+    for (size_t i = 0; i < size; i++) {
+        if (at[i] < '0' || at[i] > '9' || i > 9)
+            return 0;
+        *number = *number * 10 + (size_t)(at[i] - '0');
+    }
+    return 1;
+}
+
+/* The fields of `subject sid [reply] [header size] size`; returns 0 if the line has others. */
+static inline int parse_line(const char *at, const char *stop, int has_header,
+                             struct message *message)
+{
+    const char *field[5];
+    size_t length[5], sid;
+    int count = 0, most = 4 + has_header;
     for (;;) {
         const char *begin = at;
         while (at < stop && *at != ' ')
             at++;
-        if (at == begin || count == 4)
+        if (at == begin || count == most)
             return 0;
         field[count] = begin;
         length[count++] = (size_t)(at - begin);
@@ -133,26 +150,21 @@ static inline int parse_line(const char *at, const char *stop, struct message *m
             break;
         at++;
     }
-    if (count < 3)
+    if (count < most - 1)
         return 0;
     message->subject = field[0];
     message->subject_size = length[0];
-    message->reply = count == 4 ? field[2] : NULL;
-    message->reply_size = count == 4 ? length[2] : 0;
-    for (size_t i = 0; i < length[1]; i++) {
-        if (field[1][i] < '0' || field[1][i] > '9' || i > 9)
-            return 0;
-        number = number * 10 + (field[1][i] - '0');
-    }
-    message->sid = number;
-    number = 0;
-    for (size_t i = 0; i < length[count - 1]; i++) {
-        char digit = field[count - 1][i];
-        if (digit < '0' || digit > '9' || i > 9)
-            return 0;
-        number = number * 10 + (digit - '0');
-    }
-    message->size = (size_t)number;
+    message->reply = count == most ? field[2] : NULL;
+    message->reply_size = count == most ? length[2] : 0;
+    message->header_size = 0;
+    if (!parse_number(field[1], length[1], &sid)
+        || !parse_number(field[count - 1], length[count - 1], &message->size)
+        || (has_header && !parse_number(field[count - 2], length[count - 2],
+                                        &message->header_size))
+        || message->header_size > message->size)
+        return 0;
+    message->sid = (long)sid;
+    message->size -= message->header_size;
     return 1;
 }
 
@@ -168,15 +180,17 @@ static inline int next_message(struct connection *connection, struct message *me
             return 0;
         if (newline - line < 4 || newline[-1] != '\r')
             die("bad line: %.*s", (int)(newline - line), line);
-        if (memcmp(line, "MSG ", 4) == 0) {
-            if (!parse_line(line, newline - 1, message))
+        if (memcmp(line, "MSG ", 4) == 0 || memcmp(line, "HMSG", 4) == 0) {
+            int has_header = *line == 'H';
+            if (!parse_line(line + 4 + has_header, newline - 1, has_header, message))
                 die("bad message line: %.*s", (int)(newline - line), line);
-            if ((size_t)(limit - newline) < message->size + 3)
+            if ((size_t)(limit - newline) < message->header_size + message->size + 3)
                 return 0;
-            message->payload = newline + 1;
+            message->header = newline + 1;
+            message->payload = message->header + message->header_size;
             if (memcmp(message->payload + message->size, "\r\n", 2) != 0)
                 die("a payload does not end where its line says");
-            connection->begin = (size_t)(newline + message->size + 3 - connection->in);
+            connection->begin = (size_t)(message->payload + message->size + 2 - connection->in);
             return 1;
         }
         if (memcmp(line, "PING", 4) == 0)
@@ -246,7 +260,7 @@ static void connect_to(struct connection *connection, const char *url)
 {
     open_link(connection, url);
     send_text(connection, "CONNECT {\"verbose\":false,\"pedantic\":false,\"lang\":\"c\","
-                          "\"name\":\"floor\",\"protocol\":1}\r\n");
+                          "\"name\":\"floor\",\"protocol\":1,\"headers\":true}\r\n");
     flush(connection);
 }
 
@@ -440,17 +454,15 @@ static void run_stored(struct connection *connection, long count, size_t size)
     free(latency);
 }
 
-/* jsasync, jsall: as many without an ack as the window holds. */
-static void run_window(struct connection *connection, long count, size_t size)
+/* Publishes with as many without an ack as the window holds; the inbox is open. */
+static void store_all(struct connection *connection, long count, size_t size)
 {
     char frame[MAX_FRAME], inbox[64];
     struct message message;
-    struct meter meter;
     size_t frame_size;
     long sent = 0, stored = 0;
-    open_inbox(connection, inbox);
+    sprintf(inbox, "_INBOX.floor%ld", (long)getpid());
     frame_size = make_publish(frame, inbox, size);
-    meter_start(&meter);
     while (stored < count) {
         while (sent < count && sent - stored < WINDOW) {
             gather(connection, frame, frame_size);
@@ -465,10 +477,121 @@ static void run_window(struct connection *connection, long count, size_t size)
             stored++;
         }
     }
+}
+
+/* jsasync, jsall. */
+static void run_window(struct connection *connection, long count, size_t size)
+{
+    char inbox[64];
+    struct meter meter;
+    open_inbox(connection, inbox);
+    meter_start(&meter);
+    store_all(connection, count, size);
     meter_stop(&meter);
     print_meter(&meter, count);
     puts("}");
 }
+
+/* ---- consuming from a stream ------------------------------------------------------------ */
+
+/* Asks the consumer for so many messages. */
+static void gather_pull(struct connection *connection, const char *consumer, const char *inbox,
+                        long batch)
+{
+    char body[128], line[512];
+    int body_size, used;
+    body_size = snprintf(body, sizeof body, "{\"batch\":%ld,\"expires\":30000000000,"
+                         "\"idle_heartbeat\":15000000000}", batch);
+    used = snprintf(line, sizeof line, "PUB $JS.API.CONSUMER.MSG.NEXT." STREAM ".%s %s %d\r\n"
+                    "%s\r\n", consumer, inbox, body_size, body);
+    gather(connection, line, (size_t)used);
+}
+
+/* Whether it is a message of the stream; a heartbeat is not, any other status is the end. */
+static inline int is_stored(const struct message *message, size_t size)
+{
+    if (message->reply_size > 8 && memcmp(message->reply, "$JS.ACK.", 8) == 0) {
+        if (message->size != size)
+            die("a message that nobody sent");
+        return 1;
+    }
+    if (message->header_size < 12 || memcmp(message->header, "NATS/1.0 ", 9) != 0)
+        die("neither a message nor a status");
+    if (memcmp(message->header + 9, "100", 3) != 0)
+        die("a pull ended: %.*s", (int)message->header_size, message->header);
+    return 0;
+}
+
+/* consume, batches: asks for more when half of it has come. */
+static void run_consumer(struct connection *connection, long count, size_t size, long limit,
+                         int is_acking)
+{
+    const char *consumer = is_acking ? ACK_EACH : ACK_NONE;
+    char inbox[64], line[512];
+    struct message message;
+    struct meter meter;
+    long arrived = 0, asked = 0;
+    open_inbox(connection, inbox);
+    meter_start(&meter);
+    while (arrived < count) {
+        if (asked < count && asked - arrived <= limit / 2) {
+            long batch = limit - (asked - arrived);
+            batch = batch < count - asked ? batch : count - asked;
+            gather_pull(connection, consumer, inbox, batch);
+            asked += batch;
+        }
+        send_gathered(connection);
+        receive(connection);
+        while (next_message(connection, &message)) {
+            if (!is_stored(&message, size))
+                continue;
+            arrived++;
+            if (is_acking) {
+                int used = snprintf(line, sizeof line, "PUB %.*s 4\r\n+ACK\r\n",
+                                    (int)message.reply_size, message.reply);
+                gather(connection, line, (size_t)used);
+            }
+        }
+    }
+    send_gathered(connection);
+    if (is_acking)
+        flush(connection);
+    meter_stop(&meter);
+    print_meter(&meter, count);
+    puts("}");
+}
+
+/* next, fetch-100: so many at a time, one request after another. */
+static void run_fetches(struct connection *connection, long count, size_t size, long batch)
+{
+    long fetches = count / batch;
+    double *latency = malloc((size_t)fetches * sizeof *latency);
+    char inbox[64];
+    struct message message;
+    struct meter meter;
+    if (latency == NULL || fetches == 0)
+        die("too few messages, or too many");
+    open_inbox(connection, inbox);
+    meter_start(&meter);
+    for (long i = 0; i < fetches; i++) {
+        double start = seconds_now();
+        long left = batch;
+        gather_pull(connection, ACK_NONE, inbox, batch);
+        send_gathered(connection);
+        while (left > 0) {
+            receive(connection);
+            while (next_message(connection, &message))
+                left -= is_stored(&message, size);
+        }
+        latency[i] = seconds_now() - start;
+    }
+    meter_stop(&meter);
+    print_meter(&meter, fetches * batch);
+    print_latencies(latency, fetches);
+    free(latency);
+}
+
+/* ---- what has to be there --------------------------------------------------------------- */
 
 static void call_api(struct connection *connection, const char *verb, const char *body,
                      int may_fail)
@@ -476,8 +599,8 @@ static void call_api(struct connection *connection, const char *verb, const char
     struct message message;
     char line[512], inbox[64];
     sprintf(inbox, "_INBOX.floor%ld", (long)getpid());
-    snprintf(line, sizeof line, "PUB $JS.API.STREAM.%s." STREAM " %s %zu\r\n%s\r\n", verb, inbox,
-             strlen(body), body);
+    snprintf(line, sizeof line, "PUB $JS.API.%s %s %zu\r\n%s\r\n", verb, inbox, strlen(body),
+             body);
     send_text(connection, line);
     while (!next_message(connection, &message))
         receive(connection);
@@ -485,10 +608,10 @@ static void call_api(struct connection *connection, const char *verb, const char
         die("%s: %.*s", verb, (int)message.size, message.payload);
 }
 
-/* stream: empty, in memory, and never so full that the server's memory counts. */
-static void make_stream(struct connection *connection, const char *url)
+/* stream: empty, in memory, and never fuller than that. */
+static void make_stream(struct connection *connection, const char *url, long most)
 {
-    char inbox[64];
+    char inbox[64], config[256];
     open_link(connection, url);
     if (strstr(connection->in, "\"jetstream\":true") == NULL)
         die("the server has no JetStream");
@@ -496,9 +619,29 @@ static void make_stream(struct connection *connection, const char *url)
     connection->begin = connection->end = 0;
     connect_to(connection, url);
     open_inbox(connection, inbox);
-    call_api(connection, "DELETE", "", 1);
-    call_api(connection, "CREATE", "{\"name\":\"" STREAM "\",\"subjects\":[\"" STORED "\"],"
-             "\"storage\":\"memory\",\"retention\":\"limits\",\"max_msgs\":100000}", 0);
+    snprintf(config, sizeof config, "{\"name\":\"" STREAM "\",\"subjects\":[\"" STORED "\"],"
+             "\"storage\":\"memory\",\"retention\":\"limits\",\"max_msgs\":%ld}", most);
+    call_api(connection, "STREAM.DELETE." STREAM, "", 1);
+    call_api(connection, "STREAM.CREATE." STREAM, config, 0);
+}
+
+static void make_consumer(struct connection *connection, const char *ack_policy)
+{
+    char verb[128], config[256];
+    snprintf(verb, sizeof verb, "CONSUMER.CREATE." STREAM ".%s", ack_policy);
+    snprintf(config, sizeof config, "{\"stream_name\":\"" STREAM "\",\"config\":{\"name\":\"%s\","
+             "\"ack_policy\":\"%s\",\"mem_storage\":true,\"max_ack_pending\":20000}}",
+             ack_policy, ack_policy);
+    call_api(connection, verb, config, 0);
+}
+
+/* filled: with so many messages, and a consumer for each kind of cell. */
+static void make_filled(struct connection *connection, const char *url, long count, size_t size)
+{
+    make_stream(connection, url, count + 1);
+    store_all(connection, count, size);
+    make_consumer(connection, ACK_NONE);
+    make_consumer(connection, ACK_EACH);
 }
 
 static void run_echo(struct connection *connection)
@@ -612,7 +755,11 @@ int main(int argc, char **argv)
         return 0;
     }
     if (strcmp(work, "stream") == 0) {
-        make_stream(&connection, url);
+        make_stream(&connection, url, 100000);
+        return 0;
+    }
+    if (strcmp(work, "filled") == 0) {
+        make_filled(&connection, url, count, size);
         return 0;
     }
     connect_to(&connection, url);
@@ -632,6 +779,16 @@ int main(int argc, char **argv)
         run_stored(&connection, count, size);
     else if (strcmp(work, "jsasync") == 0 || strcmp(work, "jsall") == 0)
         run_window(&connection, count, size);
+    else if (strcmp(work, "consume-500") == 0)
+        run_consumer(&connection, count, size, 500, 0);
+    else if (strcmp(work, "consume-500-ack") == 0)
+        run_consumer(&connection, count, size, 500, 1);
+    else if (strcmp(work, "consume-5000") == 0 || strcmp(work, "batches-5000") == 0)
+        run_consumer(&connection, count, size, 5000, 0);
+    else if (strcmp(work, "fetch-100") == 0)
+        run_fetches(&connection, count, size, FETCH);
+    else if (strcmp(work, "next") == 0)
+        run_fetches(&connection, count, size, 1);
     else if (strcmp(work, "echo") == 0)
         run_echo(&connection);
     else

@@ -19,6 +19,10 @@ enum { WINDOW = 1000 };         /* publishes of the cell `jsasync` that wait for
 #define SERVICE "bench.echo"    /* where the responder listens */
 #define STREAM "BENCH"          /* a stream in memory, made anew for each sample */
 #define STORED "bench.stored"   /* its subject */
+#define ACK_NONE "none"         /* its consumers, when it is filled */
+#define ACK_EACH "explicit"
+
+enum { FETCH = 100 };           /* messages of each fetch of the cell `fetch-100` */
 
 static void die(const char *format, ...)
 {

@@ -79,10 +79,10 @@ def take_sample(
         with process(echo) as responder:
             await_ready(responder)
             return finished(command)
-    if cell.beside is Beside.STREAM:
-        make = [*floor.program, url, "stream", "0", "0"]
+    if cell.beside in (Beside.STREAM, Beside.FILLED):
+        make = [*floor.program, url, cell.beside.value, str(messages), str(size)]
         if subprocess.run(make, timeout=PATIENCE).returncode != 0:
-            raise WorkerError("there is no stream to publish to")
+            raise WorkerError("there is no stream to work with")
     if cell.beside is Beside.LOAD:
         return finished(command, load)
     return finished(command)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from functools import partial
 from itertools import islice, repeat
 from time import perf_counter
 
 import jsclient
 
 from .meter import (
+    ACK_EACH,
+    ACK_NONE,
+    FETCH,
     NO_LIMIT,
     SERVICE,
     STORED,
+    STREAM,
     SUBJECT,
     THREADS,
     WINDOW,
@@ -152,6 +157,77 @@ def store_all(job: Job) -> Sample:
         return meter.sample(job.messages)
 
 
+def consume(job: Job, limit: int) -> Sample:
+    with jsclient.connect(job.url) as nc:
+        consumer = nc.jetstream().consumer(STREAM, ACK_NONE)
+        total = 0
+        meter = Meter()
+        with consumer.messages(limit, stop_after=job.messages) as messages:
+            for msg in messages:
+                total += len(msg.data)
+        sample = meter.sample(job.messages)
+        check_size(total, job)
+        return sample
+
+
+def consume_and_ack(job: Job) -> Sample:
+    with jsclient.connect(job.url) as nc:
+        consumer = nc.jetstream().consumer(STREAM, ACK_EACH)
+        total = 0
+        meter = Meter()
+        with consumer.messages(500, stop_after=job.messages) as messages:
+            for msg in messages:
+                total += len(msg.data)
+                msg.ack()
+        nc.flush()
+        sample = meter.sample(job.messages)
+        check_size(total, job)
+        return sample
+
+
+def consume_batches(job: Job) -> Sample:
+    with jsclient.connect(job.url) as nc:
+        consumer = nc.jetstream().consumer(STREAM, ACK_NONE)
+        total = 0
+        meter = Meter()
+        with consumer.batches(5000, stop_after=job.messages) as batches:
+            for batch in batches:
+                total += len(batch.data)
+        sample = meter.sample(job.messages)
+        check_size(total, job)
+        return sample
+
+
+def fetch(job: Job) -> Sample:
+    with jsclient.connect(job.url) as nc:
+        consumer = nc.jetstream().consumer(STREAM, ACK_NONE)
+        latencies: list[float] = []
+        total = 0
+        meter = Meter()
+        for _ in range(job.messages // FETCH):
+            start = perf_counter()
+            found = consumer.fetch(FETCH, timeout=10.0)
+            latencies.append(perf_counter() - start)
+            for msg in found:
+                total += len(msg.data)
+        sample = meter.sample(job.messages)
+        check_size(total, job)
+        return sample | latency_sample(latencies)
+
+
+def take_next(job: Job) -> Sample:
+    with jsclient.connect(job.url) as nc:
+        consumer = nc.jetstream().consumer(STREAM, ACK_NONE)
+        latencies: list[float] = []
+        meter = Meter()
+        for _ in range(job.messages):
+            start = perf_counter()
+            msg = consumer.next(timeout=10.0)
+            latencies.append(perf_counter() - start)
+            assert len(msg.data) == job.size
+        return meter.sample(job.messages) | latency_sample(latencies)
+
+
 def request_in_turn(
     nc: jsclient.Connection, payload: bytes, count: int, latencies: list[float]
 ) -> None:
@@ -174,5 +250,11 @@ if __name__ == "__main__":
             "jspub": store,
             "jsasync": store_with_futures,
             "jsall": store_all,
+            "consume-500": partial(consume, limit=500),
+            "consume-5000": partial(consume, limit=5000),
+            "consume-500-ack": consume_and_ack,
+            "batches-5000": consume_batches,
+            "fetch-100": fetch,
+            "next": take_next,
         }
     )

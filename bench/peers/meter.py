@@ -15,7 +15,11 @@ from dataclasses import dataclass
 
 SUBJECT = "bench.load"  # what the publisher sends and the subscribers hear
 SERVICE = "bench.echo"  # where the responder listens
-STORED = "bench.stored"  # the subject of the stream
+STREAM = "BENCH"  # a stream in memory
+STORED = "bench.stored"  # its subject
+ACK_NONE = "none"  # its consumers, when it is filled
+ACK_EACH = "explicit"
+FETCH = 100  # messages of each fetch of the cell `fetch-100`
 THREADS = 100  # callers of the cell `threads`
 WINDOW = 1000  # publishes that wait for their acks
 

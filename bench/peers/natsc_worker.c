@@ -186,6 +186,49 @@ static void run_window(natsConnection *nc, long count, int size)
     jsCtx_Destroy(js);
 }
 
+/* consume, fetch-100, next: pulls of so many messages follow each other. */
+static void run_fetches(natsConnection *nc, long count, int size, int batch, int is_acking)
+{
+    double *latency = malloc((size_t)count * sizeof *latency);
+    jsSubOptions options;
+    natsSubscription *sub = NULL;
+    jsCtx *js = NULL;
+    struct meter meter;
+    long arrived = 0, fetches = 0;
+    if (latency == NULL)
+        die("out of memory");
+    check(natsConnection_JetStream(&js, nc, NULL), "JetStream");
+    check(jsSubOptions_Init(&options), "options");
+    options.Stream = STREAM;
+    options.Consumer = is_acking ? ACK_EACH : ACK_NONE;
+    options.ManualAck = true;
+    check(js_PullSubscribe(&sub, js, STORED, NULL, NULL, &options, NULL), "subscribe");
+    meter_start(&meter);
+    while (arrived < count) {
+        natsMsgList found = {NULL, 0};
+        int wanted = count - arrived < batch ? (int)(count - arrived) : batch;
+        double start = seconds_now();
+        check(natsSubscription_Fetch(&found, sub, wanted, PATIENCE_MS, NULL), "fetch");
+        latency[fetches++] = seconds_now() - start;
+        for (int i = 0; i < found.Count; i++) {
+            if (natsMsg_GetDataLength(found.Msgs[i]) != size)
+                die("a message that nobody sent");
+            if (is_acking)
+                check(natsMsg_Ack(found.Msgs[i], NULL), "ack");
+        }
+        arrived += found.Count;
+        natsMsgList_Destroy(&found);
+    }
+    if (is_acking)
+        check(natsConnection_Flush(nc), "flush");
+    meter_stop(&meter);
+    print_meter(&meter, count);
+    print_latencies(latency, fetches);
+    free(latency);
+    natsSubscription_Destroy(sub);
+    jsCtx_Destroy(js);
+}
+
 int main(int argc, char **argv)
 {
     natsConnection *nc = NULL;
@@ -219,6 +262,16 @@ int main(int argc, char **argv)
         run_stored(nc, count, size);
     else if (strcmp(cell, "jsasync") == 0)
         run_window(nc, count, size);
+    else if (strcmp(cell, "consume-500") == 0)
+        run_fetches(nc, count, size, 500, 0);
+    else if (strcmp(cell, "consume-5000") == 0)
+        run_fetches(nc, count, size, 5000, 0);
+    else if (strcmp(cell, "consume-500-ack") == 0)
+        run_fetches(nc, count, size, 500, 1);
+    else if (strcmp(cell, "fetch-100") == 0)
+        run_fetches(nc, count, size, FETCH, 0);
+    else if (strcmp(cell, "next") == 0)
+        run_fetches(nc, count, size, 1, 0);
     else
         die("unknown cell: %s", cell);
     natsConnection_Destroy(nc);

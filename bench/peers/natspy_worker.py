@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from time import perf_counter
 
 import nats
@@ -11,9 +12,13 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from .meter import (
+    ACK_EACH,
+    ACK_NONE,
+    FETCH,
     NO_LIMIT,
     SERVICE,
     STORED,
+    STREAM,
     SUBJECT,
     THREADS,
     WINDOW,
@@ -154,6 +159,29 @@ async def store_with_futures(job: Job) -> Sample:
     return sample
 
 
+async def consume(job: Job, batch: int, consumer: str = ACK_NONE) -> Sample:
+    nc = await connected(job)
+    sub = await nc.jetstream().pull_subscribe_bind(consumer, STREAM)
+    latencies: list[float] = []
+    arrived = total = 0
+    meter = Meter()
+    while arrived < job.messages:
+        start = perf_counter()
+        found = await sub.fetch(min(batch, job.messages - arrived), timeout=10)
+        latencies.append(perf_counter() - start)
+        for msg in found:
+            total += len(msg.data)
+            if consumer == ACK_EACH:
+                await msg.ack()
+        arrived += len(found)
+    if consumer == ACK_EACH:
+        await nc.flush()
+    sample = meter.sample(job.messages)
+    check_size(total, job)
+    await nc.close()
+    return sample | latency_sample(latencies)
+
+
 async def request_in_turn(
     nc: Client, payload: bytes, count: int, latencies: list[float]
 ) -> None:
@@ -181,5 +209,11 @@ if __name__ == "__main__":
             "pub": running(publish),
             "jspub": running(store),
             "jsasync": running(store_with_futures),
+            # It has no consume: fetches follow each other.
+            "consume-500": running(partial(consume, batch=500)),
+            "consume-5000": running(partial(consume, batch=5000)),
+            "consume-500-ack": running(partial(consume, batch=500, consumer=ACK_EACH)),
+            "fetch-100": running(partial(consume, batch=FETCH)),
+            "next": running(partial(consume, batch=1)),
         }
     )
