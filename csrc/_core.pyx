@@ -1734,6 +1734,52 @@ cdef class OrderedInbox(PullInbox):
         return dropped
 
 
+# Memory of columns that are gone, for those to come: fresh pages cost more than filling them.
+cdef enum:
+    SPARE_SLOTS = 64
+    SPARE_LEAST = 1 << 15              # smaller pieces cost nothing worth keeping
+    SPARE_BYTES = 1 << 23              # in all
+
+cdef struct Spare:
+    char *at
+    Py_ssize_t capacity
+
+cdef Spare[SPARE_SLOTS] spares
+cdef int spare_count = 0
+cdef Py_ssize_t spare_bytes = 0
+
+
+cdef char *take_spare(Py_ssize_t capacity) noexcept:
+    """Memory of exactly that capacity that nobody uses, or NULL."""
+    global spare_count, spare_bytes
+    cdef char *found
+    cdef int i
+    for i in range(spare_count):
+        if spares[i].capacity == capacity:
+            found = spares[i].at
+            spare_count -= 1
+            spare_bytes -= capacity
+            spares[i] = spares[spare_count]
+            return found
+    return NULL
+
+
+cdef void give_spare(char *at, Py_ssize_t capacity) noexcept:
+    """Keeps memory, or frees it."""
+    global spare_count, spare_bytes
+    if (
+        capacity < SPARE_LEAST
+        or spare_count == SPARE_SLOTS
+        or spare_bytes + capacity > SPARE_BYTES
+    ):
+        PyMem_Free(at)
+        return
+    spares[spare_count].at = at
+    spares[spare_count].capacity = capacity
+    spare_count += 1
+    spare_bytes += capacity
+
+
 @cython.final
 cdef class Block:
     """Memory that grows by appending and is then lent, read-only, as a buffer of numbers."""
@@ -1751,19 +1797,30 @@ cdef class Block:
         self.itemsize = itemsize
 
     def __dealloc__(self):
-        PyMem_Free(self.at)
+        give_spare(self.at, self.capacity)
 
-    cdef int reserve(self, Py_ssize_t size) except -1:
+    cdef inline int reserve(self, Py_ssize_t size) except -1:
         """Makes room for that many bytes."""
-        cdef Py_ssize_t capacity
-        cdef char *bigger
         if self.capacity - self.size < size:
-            capacity = max(2 * self.capacity, self.size + size, 256)
-            bigger = <char *>PyMem_Realloc(self.at, <size_t>capacity)
-            if bigger == NULL:
-                raise MemoryError
-            self.at = bigger
-            self.capacity = capacity
+            return self.grow(self.size + size)
+        return 0
+
+    cdef int grow(self, Py_ssize_t size) except -1:
+        cdef Py_ssize_t capacity = max(2 * self.capacity, 256)
+        cdef char *bigger = NULL
+        while capacity < size:
+            capacity *= 2
+        if capacity >= SPARE_LEAST:
+            bigger = take_spare(capacity)
+        if bigger == NULL:
+            bigger = <char *>PyMem_Malloc(<size_t>capacity)
+        if bigger == NULL:
+            raise MemoryError
+        if self.size:
+            memcpy(bigger, self.at, <size_t>self.size)
+        give_spare(self.at, self.capacity)
+        self.at = bigger
+        self.capacity = capacity
         return 0
 
     cdef void append(self, const void *data, Py_ssize_t size) noexcept:
