@@ -587,10 +587,12 @@ def test_a_killed_server_takes_the_consumer_but_nothing_of_the_order(
         js = nc.jetstream()
         stream = new_stream(js, 3000, storage="file")
         reading = Reading(stream.ordered_consumer(), 3010, max_messages=100)
-        for count in (500, 1500):
+        for outage, count in enumerate((500, 1500), 1):
             reading.wait(count)
             own_server.kill()
             own_server.restart()
+            # The reader may be far ahead: two kills must not become one outage.
+            told.wait(events.Reconnected, outage)
         reading.wait(3000)
         # All is read: the third time it waits for what comes.
         own_server.kill()
