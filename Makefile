@@ -10,7 +10,7 @@ PIP := JSCLIENT_BUILD=none $(PY) -m pip install -qq --disable-pip-version-check 
        --no-build-isolation
 SOURCES := setup.py $(wildcard csrc/*.pyx csrc/*.pxd csrc/*.h)
 # What the tests need beside the environment.
-TREE := jsclient tests bench examples csrc docs setup.py pyproject.toml MANIFEST.in Makefile \
+TREE := jsclient pyspark_jetstream tests bench examples csrc docs setup.py pyproject.toml MANIFEST.in Makefile \
         LICENSE README.md CHANGELOG.md CONTRIBUTING.md
 
 .DEFAULT_GOAL := help

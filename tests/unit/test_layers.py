@@ -27,6 +27,7 @@ ROWS = (
     {"_engine"},
     {"_io"},
     {""},
+    {"spark"},
     {"__main__", "server", "_server_config", "_server_process"},
 )
 HELD = ROWS.index({""})
@@ -92,6 +93,20 @@ def test_imports_point_down_only(module: str) -> None:
 @pytest.mark.parametrize("module", [name for name in MODULES if "._engine" in name])
 def test_the_engine_imports_no_socket_clock_thread_chance_or_log(module: str) -> None:
     assert not {name.split(".")[0] for name in imports(module)} & IMPURE
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_only_the_row_of_spark_imports_pyspark(module: str) -> None:
+    if not module.startswith("jsclient.spark"):
+        assert "pyspark" not in {name.split(".")[0] for name in imports(module)}
+
+
+@pytest.mark.parametrize(
+    "module", [m for m in MODULES if m.startswith("jsclient.spark")]
+)
+def test_spark_uses_only_public_modules_of_ours(module: str) -> None:
+    ours = {name for name in imports(module) if name.split(".")[0] == "jsclient"}
+    assert not {name for name in ours if "._" in name}
 
 
 @pytest.mark.skipif(not CORE.is_dir(), reason="the sources of the core are not here")

@@ -20,7 +20,7 @@ VERSION = jsclient.__version__
 
 # What a build starts from. Copied, so that nothing left by other builds gets in.
 SOURCES = (
-    *("jsclient", "csrc", "tests", "bench", "examples", "docs"),
+    *("jsclient", "pyspark_jetstream", "csrc", "tests", "bench", "examples", "docs"),
     *("setup.py", "pyproject.toml", "MANIFEST.in", "Makefile"),
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE"),
 )

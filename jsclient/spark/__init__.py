@@ -1,0 +1,31 @@
+"""JetStream for Spark: a source that can be replayed, and a sink.
+
+    df = spark.readStream.format("jetstream").option("stream", "ORDERS").load()
+
+Needs PySpark 4.1 or newer: pip install 'jsclient[spark]'. Spark finds the format by
+itself wherever the package is installed; `register` is for sessions that do not search.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import Error
+from .errors import DataLossError, OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["DataLossError", "OptionError", "register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Makes the format `jetstream` known to a session; doing it twice does no harm."""
+    try:
+        from .data_source import JetStreamDataSource
+    except ImportError as error:
+        raise Error(
+            "the format jetstream needs PySpark 4.0 or newer and pyarrow: "
+            "pip install 'jsclient[spark]'"
+        ) from error
+    spark.dataSource.register(JetStreamDataSource)

@@ -1,0 +1,118 @@
+"""One Spark for all tests that need it, and servers with JetStream.
+
+Spark's workers are processes that the JVM starts: they find the package by PYTHONPATH,
+which therefore is set before the JVM is. These tests run after all others: the threads
+and sockets of the bridge to the JVM would be in the way of those that count them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import jsclient
+from jsclient.jetstream import JetStream
+from jsclient.server import Server, run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE = Path(__file__).parent
+ROOT = Path(jsclient.__file__).parents[1]
+NO_SPARK = (
+    "Spark needs PySpark (pip install 'jsclient[spark]') and Java 17 or newer, found "
+    "by JAVA_HOME or on the PATH (on Debian: apt install openjdk-17-jre-headless)"
+)
+
+
+def has_spark() -> bool:
+    """Whether Spark can be started here."""
+    try:
+        import pyspark  # noqa: F401 - whether it is there
+    except ImportError:
+        return False
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        return (Path(home) / "bin" / "java").exists()
+    return shutil.which("java") is not None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what is here, and puts it last."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker("spark")
+            # Py4J leaves its sockets to the garbage collector.
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+    items.sort(key=lambda item: HERE in item.path.parents)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says loudly that nothing of Spark was tested."""
+    if not has_spark():
+        terminalreporter.write_line(f"SPARK WAS NOT TESTED: {NO_SPARK}", red=True)
+
+
+@pytest.fixture(scope="session")
+def spark_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What Spark's processes need in their environment, beside what is there."""
+    if not has_spark():
+        if os.environ.get("CI"):
+            pytest.fail(NO_SPARK)
+        pytest.skip(NO_SPARK)
+    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        "PYTHONPATH": os.pathsep.join(path),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(tmp_path_factory.mktemp("spark")),
+    }
+
+
+@pytest.fixture(scope="session")
+def spark(
+    spark_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
+    """A session on two cores, for all tests."""
+    from pyspark.sql import SparkSession
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in spark_environment.items():
+            patch.setenv(name, value)
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("jsclient tests")
+            .config("spark.ui.enabled", "false")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("tables")))
+            .getOrCreate()
+        )
+        session.sparkContext.setLogLevel("OFF")
+        yield session
+        session.stop()
+
+
+@pytest.fixture(scope="session")
+def jetstream_server() -> Iterator[Server]:
+    """A server with JetStream, shared by tests that do it no harm."""
+    with run(jetstream=True) as running:
+        yield running
+
+
+@pytest.fixture
+def js(jetstream_server: Server) -> Iterator[JetStream]:
+    """A JetStream without streams; those that the test makes are deleted after it."""
+    with jsclient.connect(jetstream_server.url) as nc:
+        context = nc.jetstream()
+        yield context
+        for name in context.stream_names():
+            context.delete_stream(name)

@@ -1,0 +1,168 @@
+"""The table of options: every bad value is named, and no secret is shown."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from jsclient.spark.errors import OptionError
+from jsclient.spark.options import (
+    KNOWN,
+    ConnectionOptions,
+    SinkOptions,
+    SourceOptions,
+    sink_options,
+    source_options,
+    table,
+)
+
+
+def test_names_are_case_insensitive_and_have_their_defaults() -> None:
+    options = source_options({"STREAM": "S", "numpartitions": "3"})
+    assert options.stream == "S"
+    assert options.num_partitions == 3
+    assert options.fail_on_data_loss is True
+    assert options.connection.servers == ("nats://127.0.0.1:4222",)
+
+
+def test_load_and_save_name_the_stream() -> None:
+    assert source_options({"path": "S"}).stream == "S"
+    assert sink_options({"path": "S"}).stream == "S"
+    with pytest.raises(OptionError, match="two streams"):
+        source_options({"path": "S", "stream": "T"})
+
+
+def test_an_alias_is_the_option_itself() -> None:
+    given = {"stream": "S", "maxOffsetsPerTrigger": "7"}
+    assert source_options(given).max_records == 7
+    with pytest.raises(OptionError, match="maxRecordsPerTrigger, not both"):
+        source_options({**given, "maxRecordsPerTrigger": "7"})
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("straem", "stream"),
+        ("maxRecordPerTrigger", "maxRecordsPerTrigger"),
+        ("starting_offsets", "startingOffsets"),
+        ("credentials", "creds"),
+        ("dedupe", "dedup"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_nearest(name: str, nearest: str) -> None:
+    with pytest.raises(OptionError, match=rf"{name}.*did you mean {nearest}\?"):
+        source_options({"stream": "S", name: "1"})
+
+
+def test_what_spark_adds_is_no_unknown_option() -> None:
+    given = {"stream": "S", "checkpointLocation": "/c", "spark.x": "1", "_internal": ""}
+    assert sink_options(given).stream == "S"
+
+
+def test_the_source_takes_the_options_of_the_sink_for_views_that_are_both() -> None:
+    assert source_options({"stream": "S", "dedup": "none"}).stream == "S"
+    assert sink_options({"stream": "S", "readMode": "direct"}).stream == "S"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("stream", "", "one stream"),
+        ("stream", "a.b", "one stream"),
+        ("stream", "A,B", "union"),
+        ("subject", "a..b", "no subject"),
+        ("subject", "a,,b", "empty"),
+        ("subject", "a.>.b", "no subject"),
+        ("subject", "[1]", "JSON list"),
+        ("numPartitions", "0", "at least 1"),
+        ("numPartitions", "-1", "at least 1"),
+        ("maxRecordsPerTrigger", "1.5", "at least 1"),
+        ("minRecordsPerTrigger", "many", "at least 1"),
+        ("maxRecordsPerTrigger", str(1 << 63), "too large"),
+        ("maxBytesPerTrigger", "1 parsec", "a size"),
+        ("maxTriggerDelay", "soon", "a time"),
+        ("requestTimeout", "-1s", "a time"),
+        ("failOnDataLoss", "maybe", "true or false"),
+        ("readMode", "fast", "auto, direct, consumer"),
+        ("consume", "eat", "none, purge, reset"),
+        ("servers", "nats://", "nats://host:4222"),
+    ],
+)
+def test_a_bad_value_names_its_option(name: str, value: str, says: str) -> None:
+    with pytest.raises(OptionError, match=says) as caught:
+        source_options({"stream": "S", name: value})
+    assert caught.value.option == name
+    assert str(caught.value).startswith(f"option {name}: ")
+    assert isinstance(caught.value, ValueError)
+
+
+def test_the_sink_publishes_to_one_subject_without_wildcards() -> None:
+    assert sink_options({"subject": "a.b"}).subject == "a.b"
+    for value in ("a.*", "a,b", ">"):
+        with pytest.raises(OptionError, match="without wildcards"):
+            sink_options({"subject": value})
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "stream"),
+        ({"stream": "S", "startingOffsets": "1", "startingTimestamp": "1"}, "not both"),
+        ({"stream": "S", "endingOffsets": "1", "endingTimestamp": "1"}, "not both"),
+        ({"stream": "S", "token": "t", "user": "u"}, "user.*token"),
+        ({"stream": "S", "password": "p"}, "user"),
+        ({"stream": "S", "tlsCert": "c"}, "tlsKey"),
+        ({"stream": "S", "domain": "d", "apiPrefix": "p"}, "apiPrefix"),
+        ({"stream": "S", "anchor": "a"}, "consume=reset"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_refused(
+    given: dict[str, str], says: str
+) -> None:
+    with pytest.raises(OptionError, match=says):
+        source_options(given)
+
+
+@pytest.mark.parametrize(
+    ("value", "size"), [("500000", 500000), ("64k", 65536), ("8MB", 8 << 20)]
+)
+def test_sizes_may_have_units(value: str, size: int) -> None:
+    assert (
+        source_options({"stream": "S", "maxFetchBytes": value}).max_fetch_bytes == size
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "span"), [("2", 2.0), ("500ms", 0.5), ("15 minutes", 900.0)]
+)
+def test_times_may_have_units(value: str, span: float) -> None:
+    given = {"stream": "S", "maxTriggerDelay": value}
+    assert source_options(given).max_trigger_delay == span
+
+
+def test_no_secret_is_in_the_text_of_options_or_errors() -> None:
+    given = {
+        "stream": "S",
+        "servers": "nats://someone:hidden1@127.0.0.1:1",
+        "password": "hidden2",
+        "user": "u",
+    }
+    options = source_options(given)
+    again = pickle.loads(pickle.dumps(options))
+    assert again == options
+    for shown in (repr(options), str(options), repr(again), repr(options.connection)):
+        assert "hidden" not in shown
+    for name, value in (("servers", "nats://x:hidden3@"), ("token", "")):
+        with pytest.raises(OptionError) as caught:
+            source_options({"stream": "S", name: value})
+        assert "hidden" not in str(caught.value) + repr(caught.value)
+        assert caught.value.__context__ is None
+
+
+def test_every_option_says_what_it_means_and_no_two_share_a_name() -> None:
+    parts = (ConnectionOptions, SourceOptions, SinkOptions)
+    rows = [row for part in parts for row in table(part)]
+    assert all(row.text for row in rows)
+    names = {name.lower() for row in rows for name in (row.name, *row.aliases)}
+    assert names | {"path"} == set(KNOWN)
