@@ -10,8 +10,8 @@ PIP := JSCLIENT_BUILD=none $(PY) -m pip install -qq --disable-pip-version-check 
        --no-build-isolation
 SOURCES := setup.py $(wildcard csrc/*.pyx csrc/*.pxd csrc/*.h)
 # What the tests need beside the environment.
-TREE := jsclient pyspark_jetstream tests bench examples csrc docs setup.py pyproject.toml MANIFEST.in Makefile \
-        LICENSE README.md CHANGELOG.md CONTRIBUTING.md
+TREE := jsclient pyspark_jetstream tests bench examples csrc docs setup.py \
+        pyproject.toml MANIFEST.in Makefile LICENSE README.md CHANGELOG.md CONTRIBUTING.md
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -49,11 +49,17 @@ $(PY):
 	@echo "making the environment $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-# What the demo needs, then all the rest: each made again when the requirements change.
+# What the demo needs, then Spark, then all the rest: each made again when the
+# requirements change.
 $(VENV)/.base: pyproject.toml | $(PY)
 	@echo "installing Cython and nats-server into $(VENV)"
 	@$(PIP) "setuptools>=77" "cython>=3.1,<4"
 	@$(PIP) -e '.[server]'
+	@touch $@
+
+$(VENV)/.spark: $(VENV)/.base
+	@echo "installing Spark into $(VENV)"
+	@$(PIP) -e '.[server,spark]'
 	@touch $@
 
 $(VENV)/.ready: $(VENV)/.base
@@ -76,13 +82,26 @@ build: $(CORE)  ## compile the core in place (BUILD=dev|release|debug)
 # Using --------------------------------------------------------------------------------
 
 # Any core that is newer than its sources will do; without one, that of a release is made.
+ANY_CORE := $(firstword $(wildcard $(VENV)/.core-*) $(VENV)/.core-release)
+WITH_SPARK := $(firstword $(wildcard $(VENV)/.ready) $(VENV)/.spark)
+
 # The shell has to outlive Ctrl-C, or make would add a line of its own to the demo's.
 .PHONY: demo
-demo: $(firstword $(wildcard $(VENV)/.core-*) $(VENV)/.core-release)  ## see it work
+demo: $(ANY_CORE)  ## see it work
 	@trap : INT; $(PY) -m jsclient demo $(ARGS) || test $$? -eq 130
 
+.PHONY: pipeline
+pipeline: $(WITH_SPARK) $(ANY_CORE)  ## see a pipeline on Spark work
+	@trap : INT; $(PY) examples/spark/orders.py $(ARGS)
+
+# Says how to get Java where there is none. Without it Spark's tests are skipped, but not
+# in continuous integration.
+.PHONY: java
+java: $(CORE)
+	@$(PY) -m jsclient.spark.java >/dev/null || test -z "$$CI"
+
 .PHONY: test
-test: check $(CORE)  ## check, then run all tests (ARGS="-k words" to choose)
+test: java check $(CORE)  ## check, then run all tests (ARGS="-k words" to choose)
 	@$(PY) -m pytest $(ARGS) || { \
 	    echo "once more, alone: a busy machine can be too late for tests that kill servers"; \
 	    $(PY) -m pytest --last-failed --last-failed-no-failures none $(ARGS); }
@@ -130,6 +149,10 @@ bench: $(VENV)/.ready $(CORE)  ## measure, beside other clients (see bench/READM
 
 bench-quick: $(VENV)/.ready $(CORE)  ## the same in about a minute
 	@$(PY) -m bench --quick $(ARGS)
+
+.PHONY: bench-spark
+bench-spark: $(VENV)/.ready $(CORE)  ## measure reading and writing streams with Spark
+	@$(PY) -m bench.spark $(ARGS)
 
 .PHONY: wheel
 wheel: $(VENV)/.ready  ## build the sdist, and from it the wheel, into dist/

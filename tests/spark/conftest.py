@@ -7,8 +7,8 @@ and sockets of the bridge to the JVM would be in the way of those that count the
 
 from __future__ import annotations
 
+import importlib.util
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,28 +19,24 @@ import pytest
 import jsclient
 from jsclient.jetstream import JetStream
 from jsclient.server import Server, run
+from jsclient.spark.java import JavaNotFoundError, find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parent
 ROOT = Path(jsclient.__file__).parents[1]
-NO_SPARK = (
-    "Spark needs PySpark (pip install 'jsclient[spark]') and Java 17 or newer, found "
-    "by JAVA_HOME or on the PATH (on Debian: apt install openjdk-17-jre-headless)"
-)
 
 
-def has_spark() -> bool:
-    """Whether Spark can be started here."""
+def why_no_spark() -> str | None:
+    """What is missing to start Spark here, and how to get it."""
+    if importlib.util.find_spec("pyspark") is None:
+        return "Spark needs PySpark: pip install 'jsclient[spark]'"
     try:
-        import pyspark  # noqa: F401 - whether it is there
-    except ImportError:
-        return False
-    home = os.environ.get("JAVA_HOME")
-    if home:
-        return (Path(home) / "bin" / "java").exists()
-    return shutil.which("java") is not None
+        find_java()
+    except JavaNotFoundError as error:
+        return str(error)
+    return None
 
 
 @pytest.hookimpl(trylast=True)
@@ -56,17 +52,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Says loudly that nothing of Spark was tested."""
-    if not has_spark():
-        terminalreporter.write_line(f"SPARK WAS NOT TESTED: {NO_SPARK}", red=True)
+    missing = why_no_spark()
+    if missing is not None:
+        terminalreporter.write_line(f"SPARK WAS NOT TESTED: {missing}", red=True)
 
 
 @pytest.fixture(scope="session")
 def spark_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What Spark's processes need in their environment, beside what is there."""
-    if not has_spark():
+    missing = why_no_spark()
+    if missing is not None:
         if os.environ.get("CI"):
-            pytest.fail(NO_SPARK)
-        pytest.skip(NO_SPARK)
+            pytest.fail(missing)
+        pytest.skip(missing)
     path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         "PYTHONPATH": os.pathsep.join(path),

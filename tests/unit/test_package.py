@@ -88,7 +88,12 @@ def test_the_wheel_has_the_compiled_core_and_its_types(in_wheel: set[str]) -> No
     compiled = [name for name in in_wheel if name.endswith((".so", ".pyd"))]
     assert len(compiled) == 1
     assert compiled[0].startswith("jsclient/_core.")
-    modules = {f"jsclient/{p.name}" for p in (ROOT / "jsclient").glob("*.py")}
+    modules = {
+        str(path.relative_to(ROOT))
+        for package in ("jsclient", "pyspark_jetstream")
+        for path in (ROOT / package).rglob("*.py")
+    }
+    assert {"jsclient/spark/data_source.py", "pyspark_jetstream/__init__.py"} <= modules
     assert modules <= in_wheel
 
 
@@ -96,7 +101,11 @@ def test_the_wheel_has_neither_sources_of_the_core_nor_tests(
     in_wheel: set[str],
 ) -> None:
     tops = {name.split("/")[0] for name in in_wheel}
-    assert tops == {"jsclient", f"jsclient-{VERSION}.dist-info"}
+    assert tops == {
+        "jsclient",
+        "pyspark_jetstream",
+        f"jsclient-{VERSION}.dist-info",
+    }
     assert not [
         name for name in in_wheel if name.endswith((".pyx", ".pxd", ".c", ".h"))
     ]
@@ -112,7 +121,7 @@ def test_the_wheel_says_its_version_license_and_extras(
     assert f"\nVersion: {VERSION}\n" in metadata
     assert "\nLicense-Expression: Apache-2.0\n" in metadata
     assert "\nRequires-Python: >=3.10\n" in metadata
-    for extra in ("nkeys", "server", "bench", "dev"):
+    for extra in ("nkeys", "server", "arrow", "spark", "bench", "dev"):
         assert f"\nProvides-Extra: {extra}\n" in metadata
 
 
@@ -144,5 +153,7 @@ def test_the_installed_wheel_works_away_from_the_sources(
     assert Path(where.strip()).is_relative_to(tmp_path)
     said = run(python, "-I", "-m", "jsclient", "--version", cwd=tmp_path)
     assert said == f"jsclient {VERSION}\n"
+    program = tmp_path / "venv" / folder / "jsclient"
+    assert run(program, "--version", cwd=tmp_path) == said
     works = run(python, "-I", ROOT / "tests" / "smoke.py", cwd=tmp_path)
     assert works == f"jsclient {VERSION} works\n"
