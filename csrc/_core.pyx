@@ -34,12 +34,19 @@ from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.errno cimport EBADF
 from libc.math cimport INFINITY
-from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, UINT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
 cimport cython
-from headers cimport StatusLine, header_number, is_key_byte, line_end, read_status_line
-from jsack cimport AckSubject, read_ack_subject
+from headers cimport (
+    StatusLine,
+    has_header,
+    header_number,
+    is_key_byte,
+    line_end,
+    read_status_line,
+)
+from jsack cimport AckSubject, read_ack_subject, third_number
 from scan cimport (
     SUBJECT_BLANK,
     SUBJECT_EMPTY,
@@ -1436,6 +1443,13 @@ cdef class Inbox(Route):
         self.bytes += msg.full_size()
         return 0
 
+    cdef inline bint is_full(self, const Frame *frame) noexcept:
+        """Whether there is no room for this message."""
+        return (
+            self.count >= self.max_messages
+            or self.bytes + frame_size(frame) > self.max_bytes
+        )
+
     cdef int deliver(self, const Frame *frame, Parser parser) except -1:
         cdef Msg msg
         cdef bint is_last
@@ -1448,10 +1462,7 @@ cdef class Inbox(Route):
             parser.notices.append(self)
         if self.sleepers:
             parser.stir(self)
-        if (
-            self.count >= self.max_messages
-            or self.bytes + frame_size(frame) > self.max_bytes
-        ):
+        if self.is_full(frame):
             if not self.is_slow:
                 parser.notices.append(self)
                 self.is_slow = True
@@ -1585,23 +1596,100 @@ cdef class Inbox(Route):
         return dropped
 
 
-cdef class PullInbox(Inbox):
+cdef class ConsumerInbox(Inbox):
+    """Messages of a consumer: when it was heard of last, and where in the stream the user is.
+
+    `heard` counts everything that came of the consumer. Whoever takes a message first calls
+    `on_due`, without the helm, when something `is_due`. With `keeps_place`, `last_seq` is the
+    place in the stream of the last message that was taken.
+    """
+
+    cdef public bint is_due
+    cdef public object on_due
+    cdef readonly uint64_t heard
+    cdef int64_t heard_ns
+    cdef bint keeps_place
+    cdef uint64_t seq                  # the place, if `last` is None
+    cdef readonly Msg last             # the last message that was taken
+    cdef Msg last_but_one
+
+    cdef void look_due(self) noexcept:
+        """Whether something is due now that so much is held."""
+        return
+
+    cdef Msg pop(self):
+        cdef Msg msg = Inbox.pop(self)
+        if msg is not None:
+            if self.keeps_place:
+                self.last_but_one = self.last
+                self.last = msg
+            self.look_due()
+        return msg
+
+    def put_back(self, Msg msg not None):
+        """Undoes `take` for a message that its taker could not use."""
+        Inbox.put_back(self, msg)
+        if self.keeps_place:
+            self.last = self.last_but_one
+        self.look_due()
+
+    def clear(self):
+        """Drops what is held, and returns how many messages that were."""
+        last_seq = self.last_seq
+        dropped = Inbox.clear(self)
+        self.last_seq = last_seq
+        return dropped
+
+    @property
+    def last_seq(self):
+        cdef AckSubject ack
+        if self.last is None:
+            return self.seq
+        if not read_ack_subject(
+            PyBytes_AS_STRING(self.last.head) + self.last.subject_size,
+            self.last.reply_size,
+            &ack,
+        ):
+            return self.seq
+        return ack.stream_seq
+
+    @last_seq.setter
+    def last_seq(self, uint64_t seq):
+        self.seq = seq
+        self.last = self.last_but_one = None
+
+    cdef void hear(self) noexcept:
+        self.heard += 1
+        self.heard_ns = jsc_coarse_ns()
+
+    @property
+    def silence(self):
+        """Seconds since a frame was heard; meaningful once one was."""
+        return max(0, jsc_coarse_ns() - self.heard_ns) * 1e-9
+
+    cdef int prepare(self) except -1:
+        if self.is_due and self.on_due is not None:
+            self.on_due()
+        return 0
+
+    def refill(self):
+        """Does what is due."""
+        self.prepare()
+
+
+cdef class PullInbox(ConsumerInbox):
     """Messages of a pull conversation, and when it is time to ask for more.
 
     `owed` is what open pulls may still bring, `count` and `bytes` what is held. More is due
     when the two together fall to the threshold, in messages, or in bytes if there is a limit
-    of bytes. `heard` counts messages and heartbeats. Beyond a limit of messages in all, the
-    server keeps what it sent: it delivers that again.
+    of bytes. Beyond a limit of messages in all, the server keeps what it sent: it delivers
+    that again.
     """
 
     cdef readonly int64_t owed
     cdef readonly int64_t owed_bytes
     cdef public int64_t threshold      # -1: never due
     cdef public bint counts_bytes
-    cdef public bint is_due
-    cdef public object on_due          # called, without the helm, by who takes messages
-    cdef readonly uint64_t heard
-    cdef int64_t heard_ns
     cdef readonly uint64_t strays      # messages that no pull can have brought
     cdef public str pin                # the last Nats-Pin-Id that came
 
@@ -1626,66 +1714,22 @@ cdef class PullInbox(Inbox):
             else:
                 self.is_due = self.owed + self.count <= self.threshold
 
-    cdef Msg pop(self):
-        cdef Msg msg = Inbox.pop(self)
-        if msg is not None:
-            self.look_due()
-        return msg
-
-    cdef void hear(self) noexcept:
-        self.heard += 1
-        self.heard_ns = jsc_coarse_ns()
-
-    @property
-    def silence(self):
-        """Seconds since a frame was heard; meaningful once one was."""
-        return max(0, jsc_coarse_ns() - self.heard_ns) * 1e-9
-
-    cdef int prepare(self) except -1:
-        if self.is_due and self.on_due is not None:
-            self.on_due()
-        return 0
-
-    def refill(self):
-        """Asks for more if that is due."""
-        self.prepare()
-
 
 @cython.final
 cdef class OrderedInbox(PullInbox):
     """A pull inbox of an ordered consumer: it ends before the first gap.
 
     The consumer counts its deliveries: each message must have the next number, and a
-    heartbeat tells the last one. `last_seq` is the place in the stream of the last message
-    that was taken.
+    heartbeat tells the last one.
     """
 
-    cdef uint64_t seq                  # that place, if `last` is None
-    cdef Msg last                      # the last message that was taken
-    cdef Msg last_but_one
     cdef readonly uint64_t deliveries  # without a gap
     cdef readonly object gap           # the number that came instead of the next, or None
 
     def __init__(self, owner, uint64_t last_seq=0):
         PullInbox.__init__(self, owner)
+        self.keeps_place = True
         self.seq = last_seq
-
-    @property
-    def last_seq(self):
-        cdef AckSubject ack
-        if self.last is None:
-            return self.seq
-        read_ack_subject(
-            PyBytes_AS_STRING(self.last.head) + self.last.subject_size,
-            self.last.reply_size,
-            &ack,
-        )
-        return ack.stream_seq
-
-    @last_seq.setter
-    def last_seq(self, uint64_t seq):
-        self.seq = seq
-        self.last = self.last_but_one = None
 
     cdef int accept(self, const Frame *frame) except -1:
         cdef AckSubject ack
@@ -1714,23 +1758,193 @@ cdef class OrderedInbox(PullInbox):
         self.is_ended = True
         return 0
 
-    cdef Msg pop(self):
-        cdef Msg msg = PullInbox.pop(self)
-        if msg is not None:
-            self.last_but_one = self.last
-            self.last = msg
-        return msg
 
-    def put_back(self, Msg msg not None):
-        """Undoes `take` for a message that its taker could not use."""
-        PullInbox.put_back(self, msg)
-        self.last = self.last_but_one
+cdef enum:
+    MAX_STATUSES = 1024      # that wait for their turn, or gaps that nobody was told of
+
+
+@cython.final
+cdef class PushInbox(ConsumerInbox):
+    """Messages and statuses that a push consumer delivers, in their order.
+
+    The consumer counts its deliveries: `deliveries` is the number of the last one, and each
+    message must have the next. What does not fit is noted in `gaps`, as what was expected and
+    what came. An ordered inbox ends before it instead, and also before a message for which it
+    has no room.
+
+    A heartbeat tells the number of the last delivery; one that says that the consumer is
+    stalled is put into `stalls`. Any other status is due when all messages before it were
+    taken: then it is `status`. A raw inbox takes statuses for messages and checks nothing.
+    """
+
+    cdef readonly bint is_raw
+    cdef readonly bint is_ordered
+    cdef bint checks_gaps
+    cdef bint is_counting              # `deliveries` is known
+    cdef readonly uint64_t deliveries
+    cdef bytes ack_prefix              # of the ack subjects: up to the name of the consumer
+    cdef readonly list gaps
+    cdef readonly object gap           # what ended an ordered inbox, or None
+    cdef readonly object stalls
+    cdef object statuses               # pairs: how many messages come before it, the status
+    cdef uint64_t status_at            # what the first of them says; UINT64_MAX without any
+
+    def __init__(
+        self,
+        owner,
+        int64_t max_messages=-1,
+        int64_t max_bytes=-1,
+        *,
+        bint is_new=False,
+        bint checks_gaps=True,
+        bint keeps_place=False,
+        bint is_raw=False,
+        last_seq=None,
+    ):
+        Inbox.__init__(self, owner, max_messages, max_bytes)
+        self.is_raw = is_raw
+        self.is_ordered = last_seq is not None
+        self.checks_gaps = not is_raw and (checks_gaps or self.is_ordered)
+        self.is_counting = is_new or self.is_ordered
+        self.keeps_place = keeps_place or self.is_ordered
+        if self.is_ordered:
+            self.seq = last_seq
+        self.gaps = []
+        self.stalls = deque()
+        self.statuses = deque()
+        self.status_at = UINT64_MAX
+
+    cdef bint is_ready(self) noexcept:
+        # Also for a status whose turn it is: whoever waits deals with it and waits on.
+        return self.count > 0 or self.is_ended or (self.is_due and self.on_due is not None)
+
+    cdef void look_due(self) noexcept:
+        self.is_due = self.status_at != UINT64_MAX and (
+            self.count == 0 or self.taken >= self.status_at
+        )
+
+    cdef int deliver(self, const Frame *frame, Parser parser) except -1:
+        cdef StatusLine line
+        cdef uint64_t number = 0
+        if self.is_ended:
+            return 0
+        self.hear()
+        if frame.reply_size >= 8 and memcmp(frame.reply, b"$JS.ACK.", 8) == 0:
+            if not self.checks_gaps:
+                return Inbox.deliver(self, frame, parser)
+            if not self.read_number(frame, &number):
+                # Its metadata raise. An ordered inbox cannot go on without them.
+                if self.is_ordered:
+                    return self.break_off(0, parser)
+                return Inbox.deliver(self, frame, parser)
+            if self.is_counting and number != self.deliveries + 1:
+                if self.is_ordered:
+                    return self.break_off(number, parser)
+                self.note_gap(self.deliveries + 1, number, parser)
+            if self.is_ordered and self.is_full(frame):
+                return self.break_off(number, parser)
+            Inbox.deliver(self, frame, parser)
+            self.deliveries = number
+            self.is_counting = True
+            return 0
+        if (
+            not self.is_raw
+            and frame.header_size
+            and read_status_line(frame.header, frame.header_size, &line)
+            and line.status >= 0
+        ):
+            if line.status == 100 and frame.reply_size == 0:
+                return self.beat(frame, parser)
+            return self.deliver_status(frame, parser)
+        if self.is_ordered:
+            # Of nobody whom we know: it has no place in the stream.
+            return 0
+        return Inbox.deliver(self, frame, parser)
+
+    cdef bint read_number(self, const Frame *frame, uint64_t *number) except -1:
+        """Whether the frame has the number of a delivery."""
+        cdef AckSubject ack
+        cdef Py_ssize_t known
+        if self.ack_prefix is not None:
+            # The usual case: the same stream and consumer as in the message before.
+            known = PyBytes_GET_SIZE(self.ack_prefix)
+            if (
+                frame.reply_size > known
+                and memcmp(frame.reply, PyBytes_AS_STRING(self.ack_prefix), <size_t>known) == 0
+                and third_number(frame.reply + known, frame.reply_size - known, number)
+            ):
+                return True
+        if not read_ack_subject(frame.reply, frame.reply_size, &ack):
+            return False
+        known = ack.consumer.start + ack.consumer.size + 1
+        self.ack_prefix = frame.reply[:known]
+        number[0] = ack.consumer_seq
+        return True
+
+    cdef int beat(self, const Frame *frame, Parser parser) except -1:
+        cdef uint64_t last
+        if self.checks_gaps and header_number(
+            frame.header, frame.header_size, b"Nats-Last-Consumer:", 19, &last
+        ):
+            if self.is_counting and last != self.deliveries:
+                if self.is_ordered:
+                    return self.break_off(last, parser)
+                self.note_gap(self.deliveries, last, parser)
+            self.deliveries = last
+            self.is_counting = True
+        if has_header(frame.header, frame.header_size, b"Nats-Consumer-Stalled:", 22):
+            if len(self.stalls) < MAX_STATUSES:
+                parser.notices.append(self)
+                self.stalls.append(make_msg(frame, None))
+        return 0
+
+    cdef int note_gap(self, uint64_t expected, uint64_t came, Parser parser) except -1:
+        # A frame whose delivery fails is parsed again: it is noted once.
+        cdef tuple gap = (expected, came)
+        cdef Py_ssize_t known = len(self.gaps)
+        if known < MAX_STATUSES and (known == 0 or self.gaps[known - 1] != gap):
+            parser.notices.append(self)
+            self.gaps.append(gap)
+        return 0
+
+    cdef int break_off(self, uint64_t came, Parser parser) except -1:
+        if self.sleepers:
+            parser.stir(self)
+        self.gap = came
+        self.is_ended = True
+        return 0
+
+    cdef int deliver_status(self, const Frame *frame, Parser parser) except -1:
+        cdef uint64_t before = self.taken + <uint64_t>self.count
+        if len(self.statuses) >= MAX_STATUSES:
+            return 0
+        if self.sleepers:
+            parser.stir(self)
+        self.statuses.append((before, make_msg(frame, None)))
+        if self.status_at == UINT64_MAX:
+            self.status_at = before
+        self.look_due()
+        return 0
+
+    @property
+    def status(self):
+        """The status whose turn it is, or None."""
+        return self.statuses[0][1] if self.is_due else None
+
+    def put_away(self, Msg status not None):
+        """The status was dealt with. Doing that twice does no harm."""
+        if self.statuses and self.statuses[0][1] is status:
+            self.statuses.popleft()
+        self.status_at = self.statuses[0][0] if self.statuses else UINT64_MAX
+        self.look_due()
 
     def clear(self):
         """Drops what is held, and returns how many messages that were."""
-        last_seq = self.last_seq
-        dropped = PullInbox.clear(self)
-        self.last_seq = last_seq
+        self.statuses.clear()
+        self.stalls.clear()
+        self.status_at = UINT64_MAX
+        dropped = ConsumerInbox.clear(self)
+        self.look_due()
         return dropped
 
 
@@ -2367,18 +2581,20 @@ cdef class MessageIterator:
 
     def __next__(self):
         cdef Msg msg
-        cdef double deadline
-        self.inbox.prepare()
-        msg = self.inbox.pop()
-        if msg is not None:
-            return msg
-        deadline = INFINITY
-        if self.timeout != INFINITY:
-            deadline = self.timeout + <double>self.helm.now()
-        while not self.inbox.is_ended and self.helm.wait(self.inbox, deadline):
+        cdef double deadline = -1.0
+        while True:
+            self.inbox.prepare()
             msg = self.inbox.pop()
             if msg is not None:
                 return msg
+            if self.inbox.is_ended:
+                break
+            if deadline < 0:
+                deadline = INFINITY
+                if self.timeout != INFINITY:
+                    deadline = self.timeout + <double>self.helm.now()
+            if not self.helm.wait(self.inbox, deadline):
+                break
         msg = self.inbox.pop()
         if msg is None and self.inbox.is_ended and self.inbox.reason is not None:
             raise self.inbox.reason
@@ -2424,7 +2640,7 @@ cdef class OrderedIterator:
     `await_inbox` returns the inbox that has messages, waiting for it, or None at the end.
     """
 
-    cdef OrderedInbox inbox
+    cdef ConsumerInbox inbox
     cdef object await_inbox
 
     def __init__(self, await_inbox):

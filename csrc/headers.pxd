@@ -59,24 +59,40 @@ cdef inline bint read_status_line(const char *at, Py_ssize_t size, StatusLine *l
     return True
 
 
+cdef inline Py_ssize_t find_header(
+    const char *at, Py_ssize_t size, const char *key, Py_ssize_t key_size, Py_ssize_t *end
+) noexcept nogil:
+    """Where the value of a field starts, with its end in end[0], or -1; the key has its colon."""
+    cdef Py_ssize_t start = line_end(at, 0, size)
+    while start >= 0 and start + 2 < size:
+        start += 2
+        end[0] = line_end(at, start, size)
+        if end[0] <= start:
+            return -1
+        if end[0] - start > key_size and memcmp(at + start, key, <size_t>key_size) == 0:
+            start += key_size
+            while start < end[0] and is_blank(at[start]):
+                start += 1
+            return start
+        start = end[0]
+    return -1
+
+
+cdef inline bint has_header(
+    const char *at, Py_ssize_t size, const char *key, Py_ssize_t key_size
+) noexcept nogil:
+    """Whether the block has that field; the key has its colon."""
+    cdef Py_ssize_t end
+    return find_header(at, size, key, key_size, &end) >= 0
+
+
 cdef inline bint header_number(
     const char *at, Py_ssize_t size, const char *key, Py_ssize_t key_size, uint64_t *value
 ) noexcept nogil:
     """Whether a field of the block is a number, stored in value[0]; the key has its colon."""
     cdef Py_ssize_t end
-    cdef Py_ssize_t start = line_end(at, 0, size)
-    while start >= 0 and start + 2 < size:
-        start += 2
-        end = line_end(at, start, size)
-        if end <= start:
-            return False
-        if end - start > key_size and memcmp(at + start, key, <size_t>key_size) == 0:
-            start += key_size
-            while start < end and is_blank(at[start]):
-                start += 1
-            return parse_uint64(at + start, end - start, value)
-        start = end
-    return False
+    cdef Py_ssize_t start = find_header(at, size, key, key_size, &end)
+    return start >= 0 and parse_uint64(at + start, end - start, value)
 
 
 cdef inline bint is_key_byte(uint8_t byte) noexcept nogil:

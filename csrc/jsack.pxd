@@ -1,9 +1,9 @@
 """The reply subject of a JetStream message, `$JS.ACK.…`, on (pointer, length)."""
 
-from libc.stdint cimport INT64_MAX, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 from libc.string cimport memcmp
 
-from scan cimport Token, parse_uint64
+from scan cimport Token, parse_uint, parse_uint64
 
 
 cdef struct AckSubject:
@@ -53,3 +53,25 @@ cdef inline bint read_ack_subject(const char *at, Py_ssize_t size, AckSubject *a
         and parse_uint64(at + tokens[first + 6].start, tokens[first + 6].size, &ack.num_pending)
         and ack.timestamp_ns <= <uint64_t>INT64_MAX
     )
+
+
+cdef inline bint third_number(const char *at, Py_ssize_t size, uint64_t *value) noexcept nogil:
+    """Whether the third of the tokens at[:size] is a number, stored in value[0].
+
+    After the names in an ack subject it is the consumer's sequence.
+    """
+    cdef Py_ssize_t i = 0
+    cdef Py_ssize_t start
+    cdef int64_t found
+    cdef int dots = 0
+    while i < size and dots < 2:
+        dots += at[i] == c'.'
+        i += 1
+    start = i
+    while i < size and at[i] != c'.':
+        i += 1
+    if dots < 2:
+        return False
+    found = parse_uint(at + start, i - start)
+    value[0] = <uint64_t>found
+    return found >= 0

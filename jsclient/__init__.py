@@ -115,6 +115,7 @@ if TYPE_CHECKING:
         MaximumStreamsError,
         MaxStreamBytesError,
         MessageDeleteFailedError,
+        MessageGapError,
         MessageNotFoundError,
         MessageSizeError,
         MessageTooLargeError,
@@ -130,6 +131,7 @@ if TYPE_CHECKING:
         PullLimitError,
         PurgeFailedError,
         PushConsumerError,
+        PushError,
         RequiredApiLevelError,
         RequiredApiLevelPullError,
         RollupFailedError,
@@ -158,6 +160,9 @@ if TYPE_CHECKING:
     )
     from .publisher import (
         AckFuture,
+    )
+    from .push import (
+        PushSubscription,
     )
     from .stored import (
         StoredMessage,
@@ -228,6 +233,7 @@ __all__ = [
     "MaximumConsumersError",
     "MaximumStreamsError",
     "MessageDeleteFailedError",
+    "MessageGapError",
     "MessageNotFoundError",
     "MessageSizeError",
     "MessageTTLDisabledError",
@@ -255,6 +261,8 @@ __all__ = [
     "PullLimitError",
     "PurgeFailedError",
     "PushConsumerError",
+    "PushError",
+    "PushSubscription",
     "ReplayPolicy",
     "Republish",
     "RequiredApiLevelError",
@@ -314,6 +322,7 @@ _LATER = (
     "info",
     "stored",
     "consuming",
+    "push",
     "consumer",
     "ordered",
     "stream",

@@ -582,7 +582,7 @@ class Connection:
     @property
     def is_draining(self) -> bool:
         """Whether `drain` is at work."""
-        return self._loop.status in (Status.DRAINING_SUBS, Status.DRAINING_PUBS)
+        return self._loop.is_draining
 
     @property
     def is_closed(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from .push import PushSubscription
     from .subscription import Subscription
 
 __all__ = [
@@ -73,12 +74,12 @@ class ServersDiscovered(NamedTuple):
 class SlowConsumer(NamedTuple):
     """A subscription began to drop messages; `dropped` counts all so far."""
 
-    subscription: Subscription
+    subscription: Subscription | PushSubscription
     dropped: int
 
 
 class ConsumerWarning(NamedTuple):
-    """A consume met trouble that it overcomes by itself."""
+    """A consumer met trouble that it overcomes by itself, or lost deliveries."""
 
     stream: str
     consumer: str
@@ -89,7 +90,7 @@ class ErrorEvent(NamedTuple):
     """Something failed that no waiting call could be told about."""
 
     error: Exception
-    subscription: Subscription | None = None
+    subscription: Subscription | PushSubscription | None = None
 
 
 Event = (

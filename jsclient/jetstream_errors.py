@@ -75,6 +75,8 @@ The tree, with the classes that a class also is, and the server's numbers:
         │   ├── UnreachableConsumerError      status 503
         │   ├── MissedHeartbeatError          nothing was heard
         │   └── LostPullError                 no status came
+        ├── PushError                         a push consumer sent an error
+        │   └── MessageGapError               deliveries of it did not arrive
         └── UnsupportedByServerError          the server is too old for it
 
 Names follow numbers only: the server's texts change from release to release.
@@ -125,6 +127,7 @@ __all__ = [
     "MaximumConsumersError",
     "MaximumStreamsError",
     "MessageDeleteFailedError",
+    "MessageGapError",
     "MessageNotFoundError",
     "MessageSizeError",
     "MessageTTLDisabledError",
@@ -140,6 +143,7 @@ __all__ = [
     "PullLimitError",
     "PurgeFailedError",
     "PushConsumerError",
+    "PushError",
     "RequiredApiLevelError",
     "RequiredApiLevelPullError",
     "RollupFailedError",
@@ -524,11 +528,47 @@ class UnreachableConsumerError(PullError):
 
 
 class MissedHeartbeatError(PullError):
-    """Nothing was heard of the consumer for two heartbeats."""
+    """Nothing was heard of the consumer for several heartbeats."""
 
 
 class LostPullError(PullError):
     """A pull ended without a word of the server."""
+
+
+class PushError(JetStreamError):
+    """A push consumer sent a status that is an error.
+
+    `code` and `description` are that status, `doing` says which consumer it was.
+    """
+
+    def __init__(self, *, code: int, description: str = "", doing: str = "") -> None:
+        number = f"{code} " if code else ""
+        super().__init__(f"{doing}: {number}{description}".strip(": "))
+        self.code = code
+        self.description = description
+        self.doing = doing
+
+
+class MessageGapError(PushError):
+    """Deliveries of a push consumer did not arrive, or it began to count anew.
+
+    The consumer counts its deliveries: `expected` is the number that should have come
+    and `came` the one that did. A heartbeat should tell the number of the last message.
+    """
+
+    def __init__(self, *, expected: int, came: int, doing: str = "") -> None:
+        super().__init__(
+            code=0,
+            description=f"delivery {expected} was expected, {came} came",
+            doing=doing,
+        )
+        self.expected = expected
+        self.came = came
+
+    @property
+    def missing(self) -> int:
+        """How many deliveries are lost; 0 if the consumer began to count anew."""
+        return max(0, self.came - self.expected)
 
 
 class UnsupportedByServerError(JetStreamError):

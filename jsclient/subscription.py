@@ -13,7 +13,7 @@ from ._engine.arguments import Seconds, integer, seconds
 from ._io.loop import Loop
 
 if TYPE_CHECKING:
-    from .connection import Connection
+    from .push import PushSubscription
 
 
 class Subscription:
@@ -26,13 +26,15 @@ class Subscription:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: object,
         loop: Loop,
         inbox: Inbox,
         *,
         subject: str,
         queue: str | None,
         callback: Callable[[Msg], object] | None,
+        handle: PushSubscription | None = None,
+        on_notice: Callable[[], None] | None = None,
     ) -> None:
         self.subject = subject
         self.queue = queue
@@ -43,7 +45,8 @@ class Subscription:
         self._told_dropped = 0
         self._thread: threading.Thread | None = None
         self._called_all = Gate()  # opens when the callback's thread ends
-        self._sid = loop.subscribe(subject, queue, inbox, self)
+        # What users hold, if it is not this, lives as long as it has to.
+        self._sid = loop.subscribe(subject, queue, inbox, handle or self, on_notice)
         if callback is not None:
             self._thread = threading.Thread(
                 target=self._call, name=f"jsclient-sub-{self._sid}", daemon=True
@@ -182,7 +185,7 @@ class Subscription:
             )
 
     def _refuse_draining(self) -> None:
-        if self._connection.is_draining:
+        if self._loop.is_draining:
             raise errors.ConnectionDrainingError("the connection is draining already")
 
     def __enter__(self) -> Subscription:

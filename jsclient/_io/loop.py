@@ -55,6 +55,7 @@ from .search import first_call
 from .table import Entry, Table
 
 if TYPE_CHECKING:
+    from ..push import PushSubscription
     from ..subscription import Subscription
 
 # How long `close` lets a slow link take the last bytes.
@@ -459,7 +460,7 @@ class Loop:
         subject: str,
         queue: str | None,
         route: Route,
-        subscription: Subscription | None = None,
+        subscription: Subscription | PushSubscription | None = None,
         on_notice: Callable[[], None] | None = None,
         asked: str | None = None,
     ) -> int:
@@ -749,6 +750,11 @@ class Loop:
     def is_closing(self) -> bool:
         """Whether the connection was told to end."""
         return self._is_closing
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the connection ends as soon as its messages are read and sent."""
+        return self.status in (Status.DRAINING_SUBS, Status.DRAINING_PUBS)
 
     def closed_error(self) -> errors.Error:
         """Why calls are refused now."""

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .. import errors
-from .._core import Inbox, Replies, Route, Routes, sub_frame, unsub_frame
+from .._core import Inbox, PushInbox, Replies, Route, Routes, sub_frame, unsub_frame
 
 if TYPE_CHECKING:
+    from ..push import PushSubscription
     from ..subscription import Subscription
 
 
@@ -37,7 +38,7 @@ class Entry:
         queue: str | None,
         route: Route,
         *,
-        owner: weakref.ref[Subscription] | None,
+        owner: weakref.ref[Subscription | PushSubscription] | None,
         on_notice: Callable[[], None] | None,
         asked: str | None,
     ) -> None:
@@ -53,7 +54,7 @@ class Entry:
         self.is_draining = False
 
     @property
-    def subscription(self) -> Subscription | None:
+    def subscription(self) -> Subscription | PushSubscription | None:
         """The user's handle, if it still exists."""
         return None if self.owner is None else self.owner()
 
@@ -150,7 +151,9 @@ class Table:
             if entry.is_draining:
                 continue
             limit = 0
-            if isinstance(entry.route, Inbox) and entry.route.limit:
+            # The server would count a push consumer's statuses as well.
+            is_counted = not isinstance(entry.route, PushInbox)
+            if isinstance(entry.route, Inbox) and entry.route.limit and is_counted:
                 limit = entry.route.limit - entry.route.arrived
                 if limit <= 0:
                     continue
