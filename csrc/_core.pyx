@@ -34,7 +34,16 @@ from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.errno cimport EBADF
 from libc.math cimport INFINITY
-from libc.stdint cimport INT64_MAX, UINT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport (
+    INT32_MAX,
+    INT64_MAX,
+    UINT64_MAX,
+    int32_t,
+    int64_t,
+    uint8_t,
+    uint32_t,
+    uint64_t,
+)
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
 cimport cython
@@ -63,6 +72,7 @@ from scan cimport (
     split_line,
     write_uint,
 )
+from stored cimport STORED_FIELDS, StoredHeader, read_stored_header
 
 from collections.abc import Mapping
 from collections import deque
@@ -2103,9 +2113,11 @@ cdef class Batch:
     cdef public object error           # why a fetch ended early, or None
     cdef Py_ssize_t acked              # how many messages are acknowledged
     cdef AckState ack_state
+    cdef int64_t left                  # after the last one of a direct read
 
     def __cinit__(self):
         cdef int64_t zero = 0
+        self.left = -1
         self.payloads = text_block()
         self.payload_ends = Block("q", 8)
         self.heads = text_block()
@@ -2172,6 +2184,48 @@ cdef class Batch:
         self.deliveries.append(&ack.num_delivered, 8)
         self.count += 1
         return 0
+
+    cdef int append_stored(self, const Frame *frame, const StoredHeader *told) except -1:
+        """Adds a message that was read directly, as it is stored."""
+        cdef Py_ssize_t own = told.own if told.own > 12 else 0
+        cdef uint64_t none = 0
+        cdef int64_t end
+        self.reserve(frame.data_size, told.subject.size, 0, own)
+        self.payloads.append(frame.data, frame.data_size)
+        end = self.payloads.size
+        self.payload_ends.append(&end, 8)
+        self.heads.append(frame.header + told.subject.start, told.subject.size)
+        end = self.heads.size
+        self.head_ends.append(&end, 8)
+        end = self.replies.size
+        self.reply_ends.append(&end, 8)
+        if own:
+            self.append_own_headers(frame, told)
+        end = self.blocks.size
+        self.block_ends.append(&end, 8)
+        self.seqs.append(&told.seq, 8)
+        self.own_seqs.append(&none, 8)
+        self.times.append(&told.timestamp_ns, 8)
+        self.deliveries.append(&none, 8)
+        self.left = <int64_t>told.num_pending
+        self.count += 1
+        return 0
+
+    cdef void append_own_headers(self, const Frame *frame, const StoredHeader *told) noexcept:
+        """Adds a header block without the lines that the server added to it."""
+        cdef Py_ssize_t at = 0, border, next_at
+        cdef int slot
+        while True:
+            border = frame.header_size
+            next_at = border
+            for slot in range(STORED_FIELDS):
+                if at <= told.lines[slot].start < border:
+                    border = told.lines[slot].start
+                    next_at = border + told.lines[slot].size
+            self.blocks.append(frame.header + at, border - at)
+            if border == frame.header_size:
+                return
+            at = next_at
 
     def __len__(self):
         return self.count
@@ -2241,6 +2295,20 @@ cdef class Batch:
     def num_delivered(self):
         """How often each message was delivered, this time included."""
         return memoryview(self.deliveries)
+
+    @property
+    def num_pending(self):
+        """How many messages were left for the reader after the last one, None if unknown."""
+        cdef AckSubject ack
+        cdef const char *at
+        cdef Py_ssize_t size
+        if self.left >= 0:
+            return self.left
+        if self.count:
+            at = self.replies.piece(self.reply_ends, self.count - 1, &size)
+            if read_ack_subject(at, size, &ack):
+                return ack.num_pending
+        return None
 
     @property
     def header_data(self):
@@ -2391,6 +2459,210 @@ cdef class BatchInbox(PullInbox):
         if self.emptied is not None:
             self.ran_empty()
         return dropped
+
+
+@cython.final
+cdef class StoredInbox(Inbox):
+    """The answers to one request for many stored messages, in columns.
+
+    It is ready when they have ended: `ending` is the status that says so, or a message that
+    cannot be told.
+    """
+
+    cdef readonly Batch batch
+    cdef readonly Msg ending
+
+    def __init__(self, owner):
+        Inbox.__init__(self, owner)
+        self.batch = Batch()
+
+    cdef bint is_ready(self) noexcept:
+        return self.ending is not None or self.is_ended
+
+    cdef int deliver(self, const Frame *frame, Parser parser) except -1:
+        cdef StatusLine line
+        cdef StoredHeader told
+        if self.is_ready():
+            return 0
+        if (
+            frame.header_size
+            and read_status_line(frame.header, frame.header_size, &line)
+            and (line.status < 0 or frame.data_size)
+            and read_stored_header(frame.header, frame.header_size, &told)
+        ):
+            self.batch.append_stored(frame, &told)
+            self.arrived += 1
+            return 0
+        if self.sleepers:
+            parser.stir(self)
+        self.ending = make_msg(frame, None)
+        return 0
+
+
+cdef struct HeaderField:
+    Token key
+    Token value
+    bint is_told                       # with an earlier one of its key
+
+
+@cython.final
+cdef class HeaderColumns:
+    """The header blocks of a batch as the columns of a map from keys to lists of values.
+
+    Row i has the keys from `rows[i]` to `rows[i + 1]`, key k the values from `lists[k]` to
+    `lists[k + 1]`. A block that is malformed has the fields before its fault.
+    """
+
+    cdef readonly bint is_ascii
+    cdef Block row_ends
+    cdef Block key_bytes
+    cdef Block key_ends
+    cdef Block list_ends
+    cdef Block value_bytes
+    cdef Block value_ends
+    cdef HeaderField *fields           # of one block
+    cdef Py_ssize_t capacity
+
+    def __init__(self, Batch batch not None):
+        cdef Py_ssize_t i, size
+        cdef const char *at
+        cdef int32_t keys = 0
+        if batch.blocks.size > INT32_MAX:
+            raise OverflowError("the headers of a batch are larger than 2 GiB")
+        self.row_ends = Block("i", 4)
+        self.key_bytes = text_block()
+        self.key_ends = Block("i", 4)
+        self.list_ends = Block("i", 4)
+        self.value_bytes = text_block()
+        self.value_ends = Block("i", 4)
+        for block in (self.row_ends, self.key_ends, self.list_ends, self.value_ends):
+            add_end(block, 0)
+        self.is_ascii = is_ascii(batch.blocks.at, batch.blocks.size)
+        for i in range(batch.count):
+            at = batch.blocks.piece(batch.block_ends, i, &size)
+            if size:
+                keys += self.add(at, self.read(at, size))
+            add_end(self.row_ends, keys)
+
+    def __dealloc__(self):
+        PyMem_Free(self.fields)
+
+    cdef Py_ssize_t read(self, const char *at, Py_ssize_t size) except -1:
+        """Finds the fields of a block and returns their number."""
+        cdef StatusLine line
+        cdef Py_ssize_t start, end, count = 0
+        cdef const char *colon
+        cdef HeaderField *field
+        if not read_status_line(at, size, &line):
+            return 0
+        start = line.fields
+        while start + 2 < size:
+            end = line_end(at, start, size)
+            if end <= start:
+                break
+            colon = <const char *>memchr(at + start, c':', <size_t>(end - start))
+            if colon == NULL:
+                break
+            if count == self.capacity:
+                self.grow()
+            field = self.fields + count
+            field.is_told = False
+            field.key.start = start
+            field.key.size = colon - at - start
+            field.value.start = colon - at + 1
+            field.value.size = end - field.value.start
+            while field.value.size and is_blank(at[field.value.start]):
+                field.value.start += 1
+                field.value.size -= 1
+            while field.value.size and is_blank(at[field.value.start + field.value.size - 1]):
+                field.value.size -= 1
+            count += field.key.size > 0
+            start = end + 2
+        return count
+
+    cdef int grow(self) except -1:
+        cdef Py_ssize_t capacity = max(16, 2 * self.capacity)
+        cdef void *bigger = PyMem_Realloc(
+            self.fields, <size_t>capacity * sizeof(HeaderField)
+        )
+        if bigger == NULL:
+            raise MemoryError
+        self.fields = <HeaderField *>bigger
+        self.capacity = capacity
+        return 0
+
+    cdef int32_t add(self, const char *at, Py_ssize_t count) except -1:
+        """Adds the fields of a block to the columns and returns how many keys it has."""
+        cdef Py_ssize_t i, j
+        cdef int32_t keys = 0
+        cdef HeaderField *field
+        cdef HeaderField *other
+        for i in range(count):
+            field = self.fields + i
+            if field.is_told:
+                continue
+            add_text(self.key_bytes, self.key_ends, at, field.key)
+            add_text(self.value_bytes, self.value_ends, at, field.value)
+            for j in range(i + 1, count):
+                other = self.fields + j
+                if other.key.size == field.key.size and memcmp(
+                    at + other.key.start, at + field.key.start, <size_t>field.key.size
+                ) == 0:
+                    add_text(self.value_bytes, self.value_ends, at, other.value)
+                    other.is_told = True
+            add_end(self.list_ends, <int32_t>(self.value_ends.size // 4 - 1))
+            keys += 1
+        return keys
+
+    @property
+    def rows(self):
+        """Where the keys of each row start."""
+        return memoryview(self.row_ends)
+
+    @property
+    def keys(self):
+        """All keys, one after the other."""
+        return memoryview(self.key_bytes)
+
+    @property
+    def key_offsets(self):
+        """Where each key starts."""
+        return memoryview(self.key_ends)
+
+    @property
+    def lists(self):
+        """Where the values of each key start."""
+        return memoryview(self.list_ends)
+
+    @property
+    def values(self):
+        """All values, one after the other."""
+        return memoryview(self.value_bytes)
+
+    @property
+    def value_offsets(self):
+        """Where each value starts."""
+        return memoryview(self.value_ends)
+
+
+cdef int add_end(Block block, int32_t end) except -1:
+    block.reserve(4)
+    block.append(&end, 4)
+    return 0
+
+
+cdef int add_text(Block texts, Block ends, const char *at, Token text) except -1:
+    texts.reserve(text.size)
+    texts.append(at + text.start, text.size)
+    return add_end(ends, <int32_t>texts.size)
+
+
+cdef bint is_ascii(const char *at, Py_ssize_t size) noexcept nogil:
+    cdef Py_ssize_t i
+    cdef uint8_t seen = 0
+    for i in range(size):
+        seen |= <uint8_t>at[i]
+    return seen < 128
 
 
 @cython.final

@@ -15,11 +15,11 @@ from typing import Any, NoReturn
 
 from . import errors, stored
 from ._api import Api, Needs
-from ._core import Msg, check_filter
+from ._core import Batch, Msg, check_filter
 from ._engine.arguments import Seconds, integer, seconds
 from ._engine.reading import mapping
 from ._engine.values import check_name, check_time, format_time
-from ._io.exchange import UnansweredError, UnsentError, answers
+from ._io.exchange import UnansweredError, UnsentError, answers, stored_answers
 from .jetstream_errors import UnsupportedByServerError
 from .stored import StoredMessage
 
@@ -190,6 +190,52 @@ def _page(
             if found is None:
                 _refuse_silence(api, stream, subject, doing, deadline)
             return found
+
+
+def get_batch(
+    api: Api,
+    stream: str,
+    *,
+    seq: int,
+    next_for: str | None,
+    max_messages: int,
+    max_bytes: int | None,
+    timeout: Seconds | None,
+) -> Batch:
+    """Messages in columns, from a sequence on."""
+    check_name(stream, "stream name")
+    api.refuse_too_new(BATCHES)
+    body: dict[str, Any] = {
+        "seq": integer(seq, "seq", least=1),
+        "batch": integer(max_messages, "max_messages", least=1),
+        "max_bytes": PAGE_BYTES
+        if max_bytes is None
+        else integer(max_bytes, "max_bytes", least=1),
+    }
+    if next_for is not None:
+        check_filter(next_for, "next_for")
+        body["next_by_subj"] = next_for
+    deadline = monotonic() + (api.timeout if timeout is None else seconds(timeout))
+    doing = f"read messages of stream {stream!r}"
+    subject = f"{api.prefix}DIRECT.GET.{stream}"
+    data = json.dumps(body).encode()
+    while True:
+        try:
+            batch, end = stored_answers(api.loop, subject, data, deadline)
+        except (UnsentError, UnansweredError) as error:
+            api.loop.check_open()
+            if monotonic() >= deadline:
+                raise errors.TimeoutError(f"{doing}: {error}") from error
+            continue  # a batch that its link did not finish is read again
+        if end.status is None or end.data:
+            if "Nats-Num-Pending" not in (end.headers or {}):
+                raise UnsupportedByServerError(*BATCHES[0], api.loop.info.version)
+            raise errors.ServerError(f"{doing}: a message is malformed")
+        if end.status == 503:
+            _refuse_silence(api, stream, subject, doing, deadline)
+        if end.status != 204 and not (end.status == 404 and not len(batch)):
+            stored.refuse_status(end, doing)
+        return batch
 
 
 def _until_end(

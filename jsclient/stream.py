@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import consumer as consumers_api
 from ._api import Api, Listing, level_header
-from ._core import check_filter
+from ._core import Batch, check_filter
 from ._engine import reading
 from ._engine.arguments import Seconds, integer
 from ._engine.values import check_name, duration_ns
@@ -18,7 +18,7 @@ from .consumer import Consumer
 from .errors import InvalidArgumentError, ServerError
 from .info import ConsumerInfo, StreamInfo
 from .jetstream_errors import StreamNotFoundError
-from .reading import get_message, get_messages
+from .reading import get_batch, get_message, get_messages
 from .stored import StoredMessage
 
 if TYPE_CHECKING:
@@ -104,17 +104,19 @@ class Stream:
         last_for: str | None = None,
         next_for: str | None = None,
         start_time: datetime | str | None = None,
+        from_leader: bool = False,
         timeout: Seconds | None = None,
     ) -> StoredMessage:
         """One message: by sequence, the last of a subject, or the next of one.
 
         `next_for` looks from `seq` or `start_time` on. Raises MessageNotFoundError.
-        When the stream allows it any replica may answer, which can be a little behind.
+        When the stream allows it any replica may answer, which can be a little behind;
+        `from_leader` asks the one that is not.
         """
         return get_message(
             self._api,
             self.name,
-            is_direct=bool(self._info.config.allow_direct),
+            is_direct=bool(self._info.config.allow_direct) and not from_leader,
             seq=seq,
             last_for=last_for,
             next_for=next_for,
@@ -153,6 +155,31 @@ class Stream:
             max_bytes=max_bytes,
             up_to_seq=up_to_seq,
             up_to_time=up_to_time,
+            timeout=timeout,
+        )
+
+    def get_batch(
+        self,
+        seq: int = 1,
+        *,
+        next_for: str | None = None,
+        max_messages: int = 1000,
+        max_bytes: int | None = None,
+        timeout: Seconds | None = None,
+    ) -> Batch:
+        """Messages from `seq` on in columns; the stream must have `allow_direct`.
+
+        Like `get_msgs`, but one batch of them and no object per message; empty if there
+        are none. Its `num_pending` tells how many follow. The batch ends with the
+        message that reaches `max_bytes` (4 MiB by default).
+        """
+        return get_batch(
+            self._api,
+            self.name,
+            seq=seq,
+            next_for=next_for,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
             timeout=timeout,
         )
 

@@ -8,11 +8,12 @@ learns whether any byte of the request was sent.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from time import monotonic
 
 from .. import errors
-from .._core import Inbox, Msg, Replies, Reply
+from .._core import Batch, Inbox, Msg, Replies, Reply, StoredInbox
 from .._engine.arguments import Buffer, HeadersLike, unique_name
 from .loop import Loop
 
@@ -79,13 +80,8 @@ def answers(
 
     Raises what `exchange` raises.
     """
-    loop.check_open()
-    prefix = f"{loop.options.inbox_prefix}.{unique_name()}."
-    reply = Replies(prefix, loop).open(subject)
     inbox = Inbox(loop)
-    sid = loop.subscribe(reply.inbox, None, inbox, asked=subject)
-    try:
-        send(loop, subject, data, None, reply, deadline)
+    with _asked(loop, subject, data, inbox, deadline) as reply:
         while True:
             is_ended = inbox.is_ended  # looked at first: what came before it counts
             msg = inbox.take()
@@ -96,6 +92,37 @@ def answers(
                 outcome(loop, reply)
             elif not loop.wait(inbox, deadline):
                 raise _late(loop, reply)
+
+
+def stored_answers(
+    loop: Loop, subject: str, data: Buffer, deadline: float
+) -> tuple[Batch, Msg]:
+    """Sends a request for stored messages; these in columns, and what ended them.
+
+    Raises what `exchange` raises.
+    """
+    inbox = StoredInbox(loop)
+    with _asked(loop, subject, data, inbox, deadline) as reply:
+        if not loop.wait(inbox, deadline):
+            raise _late(loop, reply)
+        if inbox.ending is None:
+            reply.fail(inbox.reason or loop.closed_error())
+            return Batch(), outcome(loop, reply)
+        return inbox.batch, inbox.ending
+
+
+@contextmanager
+def _asked(
+    loop: Loop, subject: str, data: Buffer, inbox: Inbox, deadline: float
+) -> Iterator[Reply]:
+    """A block in which the answers to a request come into an inbox of their own."""
+    loop.check_open()
+    prefix = f"{loop.options.inbox_prefix}.{unique_name()}."
+    reply = Replies(prefix, loop).open(subject)
+    sid = loop.subscribe(reply.inbox, None, inbox, asked=subject)
+    try:
+        send(loop, subject, data, None, reply, deadline)
+        yield reply
     finally:
         if not loop.is_closing:
             loop.unsubscribe(sid)

@@ -381,3 +381,56 @@ def test_reading_goes_on_when_the_server_comes_back(told: Events) -> None:
         assert got == list(range(1, 31))
         assert stream.get_msg(30).seq == 30
         told.wait(jsclient.Reconnected)
+
+
+# Many messages in columns -------------------------------------------------------------
+
+
+def test_a_batch_of_columns_has_what_reading_one_by_one_finds(js: JetStream) -> None:
+    stream = made(js)
+    for n in range(20):
+        headers = {"Number": [str(n), "x"], "Nats-Sequence": "77"} if n % 3 else None
+        js.publish(f"s.{n % 2}", b"x" * n, headers=headers)
+    stream.delete_msg(9)
+    batch = stream.get_batch(4, max_messages=10)
+    assert batch.stream_seqs.tolist() == [4, 5, 6, 7, 8, 10, 11, 12, 13, 14]
+    assert batch.num_pending == 6
+    for n, msg in enumerate(batch):
+        told = stream.get_msg(batch.stream_seqs[n])
+        assert (msg.subject, msg.data) == (told.subject, told.data)
+        assert msg.headers == told.headers
+        assert batch.timestamps_ns[n] == told.timestamp_ns
+    some = stream.get_batch(15, next_for="s.1")
+    assert some.stream_seqs.tolist() == [16, 18, 20]
+    assert some.num_pending == 0
+    assert len(stream.get_batch(21)) == 0
+
+
+def test_a_batch_of_columns_ends_with_the_message_that_reaches_max_bytes(
+    js: JetStream,
+) -> None:
+    stream = made(js)
+    for _ in range(10):
+        js.publish("s.1", b"x" * 1000)
+    assert 1 <= len(stream.get_batch(max_bytes=2500)) < 10
+
+
+def test_columns_need_a_stream_that_allows_it(js: JetStream) -> None:
+    stream = made(js, allow_direct=False)
+    with pytest.raises(jsclient.InvalidArgumentError, match="allow_direct"):
+        stream.get_batch()
+    js.delete_stream("S")
+    with pytest.raises(failures.StreamNotFoundError):
+        stream.get_batch()
+
+
+def test_the_leader_can_be_asked_for_a_message(
+    js: JetStream, api: jsclient.Subscription
+) -> None:
+    stream = made(js)
+    js.publish("s.1", b"x")
+    assert stream.get_msg(1, from_leader=True).data == b"x"
+    asked = []
+    while (msg := api.next(PATIENCE)).subject != "$JS.API.STREAM.MSG.GET.S":
+        asked.append(msg.subject)
+    assert not [subject for subject in asked if "DIRECT" in subject]

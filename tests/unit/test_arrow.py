@@ -7,8 +7,11 @@ import sys
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from jsclient._core import Batch
+from jsclient._core import Batch, Headers, encode_headers
+from jsclient.arrow import header_maps
 from jsclient.errors import Error
 from tests.harness.lanes import Delivery, delivery
 from tests.unit.test_batch import batch_of, some
@@ -96,6 +99,68 @@ def test_a_subject_that_is_no_utf8_costs_a_copy_and_no_table() -> None:
     table.validate(full=True)
     assert table.column("subject").to_pylist() == ["a.\ufffd", "ä"]
     assert table.schema == Batch().to_arrow().schema
+
+
+def headed(*blocks: bytes) -> Batch:
+    """A batch of messages with these header blocks."""
+    return batch_of(*(delivery(n, header=one) for n, one in enumerate(blocks, 1)))
+
+
+def test_headers_are_maps_of_keys_to_all_their_values() -> None:
+    batch = headed(
+        b"NATS/1.0\r\nA: 1\r\nB:  x y \r\nA:2\r\na: 3\r\nEmpty:\r\n\r\n",
+        b"",
+        b"NATS/1.0\r\n\r\n",
+        b"NATS/1.0\r\nA: last\r\n\r\n",
+    )
+    maps = header_maps(batch)
+    maps.validate(full=True)
+    assert maps.to_pylist() == [
+        [("A", ["1", "2"]), ("B", ["x y"]), ("a", ["3"]), ("Empty", [""])],
+        [],
+        [],
+        [("A", ["last"])],
+    ]
+    assert maps.type == pa.map_(pa.string(), pa.list_(pa.string()))
+    del batch
+    gc.collect()
+    assert maps[3].as_py() == [("A", ["last"])]
+
+
+def test_the_fields_before_the_fault_of_a_header_block_count() -> None:
+    batch = headed(b"NATS/1.0\r\nA: 1\r\nno colon\r\nB: 2\r\n\r\n", b"rubbish\r\n\r\n")
+    assert header_maps(batch).to_pylist() == [[("A", ["1"])], []]
+
+
+def test_headers_that_are_no_utf8_are_replaced() -> None:
+    batch = headed(b"NATS/1.0\r\nA: \xff\r\nB: \xc3\xbc\r\n\r\n")
+    maps = header_maps(batch)
+    maps.validate(full=True)
+    assert maps.to_pylist() == [[("A", ["\ufffd"]), ("B", ["ü"])]]
+
+
+HEADER_FIELDS = st.lists(st.tuples(st.sampled_from("abc"), st.text("xyz")))
+
+
+@given(st.lists(HEADER_FIELDS, min_size=1, max_size=6))
+def test_header_maps_say_what_the_messages_say(
+    rows: list[list[tuple[str, str]]],
+) -> None:
+    batch = headed(*(encode_headers(fields) or b"" for fields in rows))
+    maps = header_maps(batch)
+    maps.validate(full=True)
+    for msg, found in zip(batch, maps.to_pylist(), strict=True):
+        headers = msg.headers or Headers()
+        expected: dict[str, list[str]] = {}
+        for key, value in headers.multi_items():
+            expected.setdefault(key, []).append(value)
+        assert found == list(expected.items())
+
+
+def test_an_empty_batch_has_no_header_maps() -> None:
+    maps = header_maps(Batch())
+    maps.validate(full=True)
+    assert len(maps) == 0
 
 
 def test_without_pyarrow_the_error_says_what_to_install(
