@@ -118,6 +118,7 @@ cdef extern from "link.h":
         JSC_ERROR
     Py_ssize_t jsc_recv(jsc_socket fd, char *at, size_t size, int *error) noexcept nogil
     Py_ssize_t jsc_send(jsc_socket fd, const char *at, size_t size, int *error) noexcept nogil
+    bint jsc_await(jsc_socket fd, jsc_socket bell, double seconds) noexcept nogil
     int64_t jsc_now_ns() noexcept nogil
     int64_t jsc_coarse_ns() noexcept nogil
 
@@ -1327,6 +1328,44 @@ cdef class Helm:
                 # as well, but select goes on sleeping after a handler.
                 self.ring()
         return 0
+
+    def turn(self, Link link not None, Parser parser not None, Awaited what not None,
+             double until, jsc_socket bell):
+        """Reads until `what` is ready, anything else happens or it is time; as Link.receive.
+
+        What the thread at the helm does over and over: sends what is due, and sleeps while
+        there is nothing to read. It leaves to its caller what is not told by this link's
+        messages alone, and a socket that takes no more.
+        """
+        cdef Py_ssize_t received
+        cdef double left
+        cdef bint is_rung
+        cdef char[256] rings
+        cdef int error = 0
+        while True:
+            received = link.read(parser)
+            if received >= 0 or parser.is_noticed() or what.is_ready():
+                return received
+            if self.outbox.last > self.outbox.first:
+                self.outbox.push()
+            if link.error is not None:
+                raise link.error
+            if link.is_blocked and self.outbox.last > self.outbox.first:
+                return received
+            left = until - <double>self.now()
+            if left <= 0:
+                return received
+            # From here on whoever makes it ready rings, a signal handler in this thread too.
+            self.is_resting = True
+            if what.is_ready():
+                return received
+            with nogil:
+                is_rung = jsc_await(link.fd, bell, left)
+            PyErr_CheckSignals()
+            self.is_resting = False
+            if is_rung:
+                jsc_recv(bell, rings, sizeof(rings), &error)
+                return received
 
     cdef bint sleep_and_see(self, Awaited what, double deadline) except -1:
         """Sleeps; True if the wait is over."""
@@ -2670,7 +2709,8 @@ cdef class Lane(Route):
     """One subscription on which pulls are answered, one after the other.
 
     The subscription says which pull paid for a message; the last token of its subject says
-    which pull a status is about.
+    which pull a status is about. The end of a pull is noticed, or, if it is a lone one, makes
+    the lane ready for the thread that waits for it.
     """
 
     cdef readonly PullInbox inbox      # whose messages these are now, or None
@@ -2685,9 +2725,27 @@ cdef class Lane(Route):
     cdef readonly bint is_asked        # the present pull was sent
     cdef readonly object statuses      # of the present pull, not dealt with yet
     cdef public bint is_pinned         # messages carry a Nats-Pin-Id that is not charged
+    cdef public bint is_lone           # a thread waits for the lane itself
 
     def __cinit__(self):
         self.statuses = deque()
+
+    cdef bint is_ready(self) noexcept:
+        return not self.is_open or len(self.statuses) > 0 or self.has_all(0, 0)
+
+    cdef inline bint has_all(self, int64_t messages, int64_t bytes) noexcept:
+        """Whether the pull has brought all that it can, once so much more has come."""
+        return self.messages + messages >= self.batch or (
+            0 < self.max_bytes <= self.bytes + bytes
+        )
+
+    cdef int tell(self, Parser parser) except -1:
+        """The pull came to its end, or to a status."""
+        if not self.is_lone:
+            parser.notices.append(self)
+        elif self.sleepers:
+            parser.stir(self)
+        return 0
 
     def assign(self, int sid, int number):
         """The subscription that it is."""
@@ -2729,10 +2787,16 @@ cdef class Lane(Route):
             self.inbox.owed -= max(self.batch - self.messages, 0)
             self.inbox.owed_bytes -= max(self.max_bytes - self.bytes, 0)
 
+    def lose(self):
+        """The link is lost, and the pull with it."""
+        self.close()
+        self.wake(INT64_MAX)
+
     def retire(self):
         """Nothing more can come for the inbox."""
         self.close()
         self.is_asked = False
+        self.is_lone = False
         self.messages = 0
         self.bytes = 0
         self.inbox = None
@@ -2741,7 +2805,7 @@ cdef class Lane(Route):
     @property
     def is_spent(self):
         """Whether the pull has brought all that it can."""
-        return self.messages >= self.batch or 0 < self.max_bytes <= self.bytes
+        return self.has_all(0, 0)
 
     cdef int deliver(self, const Frame *frame, Parser parser) except -1:
         cdef StatusLine line
@@ -2768,7 +2832,7 @@ cdef class Lane(Route):
                 parser.stir(inbox)
             return 0
         if not self.statuses:
-            parser.notices.append(self)
+            self.tell(parser)
         self.statuses.append(make_msg(frame, None))
         return 0
 
@@ -2785,10 +2849,8 @@ cdef class Lane(Route):
             inbox.dropped += 1
             return 0
         # As in Inbox.deliver: what may fail comes before what counts.
-        if inbox.arrived + 1 == inbox.limit or self.is_open and (
-            self.messages + 1 >= self.batch or 0 < self.max_bytes <= self.bytes + charge
-        ):
-            parser.notices.append(self)
+        if inbox.arrived + 1 == inbox.limit or self.is_open and self.has_all(1, charge):
+            self.tell(parser)
         if inbox.sleepers:
             parser.stir(inbox)
         inbox.accept(frame)
@@ -3243,15 +3305,18 @@ cdef class Parser:
     def max_payload(self, int64_t value):
         self.max_payload_ = value if 0 < value <= PAYLOAD_CAP else PAYLOAD_CAP
 
-    @property
-    def needs_attention(self):
-        """Whether control lines, PINGs, PONGs or notices wait to be handled."""
+    cdef bint is_noticed(self) noexcept:
         return (
             self.unanswered_pings > 0
             or self.pongs != self.handled_pongs
             or len(self.control) > 0
             or len(self.notices) > 0
         )
+
+    @property
+    def needs_attention(self):
+        """Whether control lines, PINGs, PONGs or notices wait to be handled."""
+        return self.is_noticed()
 
     @property
     def buffered(self):
@@ -4254,6 +4319,9 @@ cdef class Link:
 
         Raises OSError when the link is broken, ProtocolError when the bytes are.
         """
+        return self.read(parser)
+
+    cdef Py_ssize_t read(self, Parser parser) except -3:
         cdef char *where = NULL
         cdef Py_ssize_t room, got
         cdef int error = 0

@@ -32,6 +32,14 @@ static inline ptrdiff_t jsc_send(jsc_socket fd, const char *at, size_t size, int
     return sent >= 0 ? sent : jsc_failed(error);
 }
 
+/* See below. */
+static inline int jsc_await(jsc_socket fd, jsc_socket bell, double seconds) {
+    WSAPOLLFD awaited[2] = {{fd, POLLRDNORM, 0}, {bell, POLLRDNORM, 0}};
+    int limit = seconds > 1e6 ? -1 : (int)(seconds * 1e3) + 1;
+    if (WSAPoll(awaited, 2, limit) <= 0) return 0;
+    return awaited[1].revents != 0;
+}
+
 static inline int64_t jsc_now_ns(void) {
     LARGE_INTEGER ticks, rate;
     QueryPerformanceCounter(&ticks);
@@ -41,6 +49,7 @@ static inline int64_t jsc_now_ns(void) {
 
 #else
 #include <errno.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <time.h>
@@ -65,6 +74,22 @@ static inline ptrdiff_t jsc_recv(jsc_socket fd, char *at, size_t size, int *erro
 static inline ptrdiff_t jsc_send(jsc_socket fd, const char *at, size_t size, int *error) {
     ssize_t sent = send(fd, at, size, MSG_DONTWAIT | MSG_NOSIGNAL);
     return sent >= 0 ? sent : jsc_failed(error);
+}
+
+/* Waits until there is something to read, for that long at most, or for a signal. Whether
+   the bell was rung. */
+static inline int jsc_await(jsc_socket fd, jsc_socket bell, double seconds) {
+    struct pollfd awaited[2] = {{fd, POLLIN, 0}, {bell, POLLIN, 0}};
+#ifdef __linux__
+    struct timespec limit;
+    if (seconds > 1e6) seconds = 1e6; /* the caller looks at the clock again */
+    limit.tv_sec = (time_t)seconds;
+    limit.tv_nsec = (long)((seconds - (double)limit.tv_sec) * 1e9);
+    if (ppoll(awaited, 2, &limit, NULL) <= 0) return 0;
+#else
+    if (poll(awaited, 2, seconds > 1e6 ? -1 : (int)(seconds * 1e3) + 1) <= 0) return 0;
+#endif
+    return awaited[1].revents != 0;
 }
 
 static inline int64_t jsc_now_ns(void) {

@@ -12,6 +12,7 @@ from ._core import Batch, BatchInbox, Courier, Msg, PullInbox
 from ._engine.arguments import Seconds, integer, seconds, unique_name
 from ._engine.pull import Policy
 from ._engine.values import check_group, check_name, check_time, format_time
+from ._io.lone_pull import LonePull, Order
 from ._io.pulling import Lanes, Pulling
 from .config import ConsumerConfig, consumer_config
 from .consuming import (
@@ -56,6 +57,7 @@ class Consumer:
         self._api = api
         self._info = info
         self._lanes: Lanes | None = None  # made by the first pull
+        self._last_order: tuple[object, Order] | None = None
 
     @property
     def name(self) -> str:
@@ -182,18 +184,53 @@ class Consumer:
         pull: PullOptions,
     ) -> FetchResult:
         limit = seconds(timeout)
+        order = self._order(
+            max_messages, max_bytes, limit, no_wait, idle_heartbeat, pull
+        )
+        inbox = PullInbox(order.courier)
+        lone = LonePull(self._api.loop, self._own_lanes(), order, inbox)
+        # Without any time the server is still given a moment to say what it has.
+        return fetch(
+            self._api.loop,
+            lone,
+            inbox,
+            lambda: self._pulling(order.policy, order.fields, inbox=inbox),
+            limit or 1.0,
+        )
+
+    def _order(
+        self,
+        max_messages: int,
+        max_bytes: int | None,
+        limit: float,
+        no_wait: bool,
+        idle_heartbeat: Seconds | None,
+        pull: PullOptions,
+    ) -> Order:
+        """What a fetch asks for; the last one again if nothing else is asked for."""
+        key = None
+        if max_bytes is idle_heartbeat is None and not pull:
+            integer(max_messages, "max_messages", least=1)
+            key = (self._info, max_messages, limit, no_wait)
+            if self._last_order is not None and self._last_order[0] == key:
+                return self._last_order[1]
+        doing = f"fetch from {self!r}"
+        config = self._info.config
+        self._check_is_pull(doing)
         policy = fetch_policy(
-            self._info.config,
+            config,
             max_messages=max_messages,
             max_bytes=max_bytes,
             timeout=limit,
             no_wait=no_wait or limit == 0,
             idle_heartbeat=idle_heartbeat,
-            doing=f"fetch from {self!r}",
+            doing=doing,
         )
-        # Without any time the server is still given a moment to say what it has.
-        wait = limit if limit > 0 else 1.0
-        return fetch(self._api.loop, self._pulling(policy, pull), wait)
+        fields = pull_fields(config, pull)
+        order = Order.of(self._pull_subject, policy, fields, self._courier())
+        if key is not None:
+            self._last_order = (key, order)
+        return order
 
     def messages(
         self,
@@ -233,7 +270,8 @@ class Consumer:
             on_missing=on_missing,
             doing=f"consume from {self!r}",
         )
-        return Messages(self._api.loop, self._pulling(policy, pull), self)
+        fields = pull_fields(self._info.config, pull)
+        return Messages(self._api.loop, self._pulling(policy, fields), self)
 
     def consume(
         self,
@@ -274,18 +312,16 @@ class Consumer:
     ) -> Batch:
         """Like `fetch`, in columns: no object per message, empty if nothing came."""
         limit = seconds(timeout)
-        policy = fetch_policy(
-            self._info.config,
-            max_messages=max_messages,
-            max_bytes=max_bytes,
-            timeout=limit,
-            no_wait=limit == 0,
-            idle_heartbeat=None,
-            doing=f"fetch from {self!r}",
+        order = self._order(max_messages, max_bytes, limit, False, None, pull)
+        inbox = BatchInbox(order.courier)
+        lone = LonePull(self._api.loop, self._own_lanes(), order, inbox)
+        return fetch_batch(
+            self._api.loop,
+            lone,
+            inbox,
+            lambda: self._pulling(order.policy, order.fields, inbox=inbox),
+            limit or 1.0,
         )
-        inbox = BatchInbox(self._courier())
-        pulling = self._pulling(policy, pull, inbox=inbox)
-        return fetch_batch(self._api.loop, pulling, inbox, limit or 1.0)
 
     def batches(
         self,
@@ -313,8 +349,9 @@ class Consumer:
             on_missing=on_missing,
             doing=f"consume from {self!r}",
         )
+        fields = pull_fields(self._info.config, pull)
         inbox = BatchInbox(self._courier())
-        pulling = self._pulling(policy, pull, inbox=inbox)
+        pulling = self._pulling(policy, fields, inbox=inbox)
         return Batches(self._api.loop, pulling, inbox, self)
 
     def _courier(self) -> Courier:
@@ -325,20 +362,12 @@ class Consumer:
     def _pulling(
         self,
         policy: Policy,
-        pull: PullOptions,
+        fields: dict[str, int | str],
         *,
         inbox: PullInbox | None = None,
     ) -> Pulling:
-        config = self._info.config
-        if config.deliver_subject:
-            raise PushConsumerError(
-                code=0,
-                description=f"{self.name!r} is a push consumer",
-                doing=policy.doing,
-            )
+        self._check_is_pull(policy.doing)
         loop = self._api.loop
-        if self._lanes is None:
-            self._lanes = Lanes(loop)
         stream, name = self.stream_name, self.name
 
         def warn(error: PullError) -> None:
@@ -356,16 +385,31 @@ class Consumer:
 
         return Pulling(
             loop,
-            self._lanes,
-            subject=f"{self._api.prefix}CONSUMER.MSG.NEXT.{stream}.{name}",
+            self._own_lanes(),
+            subject=self._pull_subject,
             policy=policy,
             courier=self._courier(),
-            fields=pull_fields(config, pull),
-            is_pinned=config.priority_policy == "pinned_client",
+            fields=fields,
+            is_pinned=self._info.config.priority_policy == "pinned_client",
             on_warning=warn,
             look_up=look_up,
             inbox=inbox,
         )
+
+    @property
+    def _pull_subject(self) -> str:
+        return f"{self._api.prefix}CONSUMER.MSG.NEXT.{self.stream_name}.{self.name}"
+
+    def _own_lanes(self) -> Lanes:
+        if self._lanes is None:
+            self._lanes = Lanes(self._api.loop)
+        return self._lanes
+
+    def _check_is_pull(self, doing: str) -> None:
+        if self._info.config.deliver_subject:
+            raise PushConsumerError(
+                code=0, description=f"{self.name!r} is a push consumer", doing=doing
+            )
 
     def _see_if_missing(self, pulling: Pulling) -> None:
         """Ends the consume of a consumer that does not exist any more."""

@@ -10,13 +10,26 @@ from time import monotonic
 from typing import Protocol, overload
 
 from . import errors, events
-from ._core import Batch, BatchInbox, BatchIterator, Courier, Gate, MessageIterator, Msg
+from ._core import (
+    Batch,
+    BatchInbox,
+    BatchIterator,
+    Courier,
+    Gate,
+    MessageIterator,
+    Msg,
+    PullInbox,
+)
 from ._engine.arguments import Seconds, seconds
+from ._io.lone_pull import LonePull
 from ._io.loop import Loop
 from ._io.pulling import Pulling
 
-# How long a fetch that gave up waits for what the server sent before it heard of that.
-LAST_CALL = 1.0
+# How long past its time a fetch waits for what was sent before the server knew of that.
+LAST_CALL = 0.08
+
+# Makes the conversation of a fetch that is not over with its first pull.
+Converse = Callable[[], Pulling]
 
 
 class FetchResult(Sequence[Msg]):
@@ -47,43 +60,57 @@ class FetchResult(Sequence[Msg]):
         return f"<FetchResult of {len(self)} messages{error}>"
 
 
-def fetch(loop: Loop, pulling: Pulling, timeout: float) -> FetchResult:
+def fetch(
+    loop: Loop, lone: LonePull, inbox: PullInbox, converse: Converse, timeout: float
+) -> FetchResult:
     """Runs a fetch to its end. Raises its error only when no message came."""
-    run_fetch(loop, pulling, timeout)
+    pulling = run_fetch(loop, lone, converse, timeout)
     messages: list[Msg] = []
-    while (msg := pulling.inbox.take()) is not None:
+    while (msg := inbox.take()) is not None:
         messages.append(msg)
     return FetchResult(messages, fetch_error(loop, pulling, len(messages)))
 
 
 def fetch_batch(
-    loop: Loop, pulling: Pulling, inbox: BatchInbox, timeout: float
+    loop: Loop, lone: LonePull, inbox: BatchInbox, converse: Converse, timeout: float
 ) -> Batch:
     """Runs a fetch into columns to its end; an empty batch if nothing came."""
-    run_fetch(loop, pulling, timeout)
+    pulling = run_fetch(loop, lone, converse, timeout)
     batch = inbox.take_batch() or Batch()
     batch.error = fetch_error(loop, pulling, len(batch))
     return batch
 
 
-def run_fetch(loop: Loop, pulling: Pulling, timeout: float) -> None:
-    """Asks, waits, and takes leave of the server."""
-    finish_at = monotonic() + timeout
+def run_fetch(
+    loop: Loop, lone: LonePull, converse: Converse, timeout: float
+) -> Pulling | None:
+    """Asks, waits, and takes leave of the server; its conversation if it needed one."""
+    now = monotonic()
+    finish_at = now + timeout
+    pulling = None
     try:
-        pulling.start(finish_at)
+        if lone.run(now, finish_at):
+            return None
+        pulling = converse()
+        pulling.start(finish_at, lone)
         loop.wait(pulling.over, finish_at)
         if not pulling.is_ended:
             pulling.stop()
-        pulling.settle(monotonic() + LAST_CALL)
+        pulling.settle(finish_at + LAST_CALL)
+        return pulling
     finally:
         if not loop.is_closing:
-            if not pulling.is_ended:
-                pulling.stop()
-            pulling.finish()
+            lone.leave()
+            if pulling is not None:
+                if not pulling.is_ended:
+                    pulling.stop()
+                pulling.finish()
 
 
-def fetch_error(loop: Loop, pulling: Pulling, count: int) -> errors.Error | None:
+def fetch_error(loop: Loop, pulling: Pulling | None, count: int) -> errors.Error | None:
     """Why a fetch ended early; raised if it brought nothing."""
+    if pulling is None:
+        return None
     error: errors.Error | None = pulling.error
     if error is None and not count and loop.live is None:
         error = errors.DisconnectedError("there was no link to the server in time")

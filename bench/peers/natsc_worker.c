@@ -16,7 +16,7 @@ static char payload[MAX_SIZE];
 static void check(natsStatus status, const char *doing)
 {
     if (status != NATS_OK)
-        die("%s: %s", doing, natsStatus_GetText(status));
+        die("%s: %s", doing, nats_GetLastError(NULL));
 }
 
 static natsMsg *next_message(natsSubscription *sub, int size)
@@ -201,6 +201,7 @@ static void run_fetches(natsConnection *nc, long count, int size, int batch, int
     check(jsSubOptions_Init(&options), "options");
     options.Stream = STREAM;
     options.Consumer = is_acking ? ACK_EACH : ACK_NONE;
+    options.Config.MemoryStorage = true; /* as it is: differences are refused */
     options.ManualAck = true;
     check(js_PullSubscribe(&sub, js, STORED, NULL, NULL, &options, NULL), "subscribe");
     meter_start(&meter);

@@ -38,7 +38,17 @@ from ..jetstream_errors import (
 from .pull_terms import Ask, Close, Output, Policy, Signal, Warn
 from .verdicts import Row, Verdict, judge
 
-__all__ = ["MANY", "Ask", "Close", "Conversation", "Policy", "Pull", "Signal", "Warn"]
+__all__ = [
+    "MANY",
+    "Ask",
+    "Close",
+    "Conversation",
+    "Policy",
+    "Pull",
+    "Signal",
+    "Warn",
+    "first_ask",
+]
 
 FIRST_PAUSE = 0.1
 # The longest pause of a conversation without heartbeats.
@@ -89,6 +99,26 @@ class Pull:
     def is_spent(self) -> bool:
         """Whether it has brought all that it can."""
         return self.owed_messages == 0 or 0 < self.asked_bytes <= self.bytes
+
+
+def new_ask(
+    policy: Policy, number: int, batch: int, max_bytes: int, left: float
+) -> Ask:
+    """A pull, which a fetch makes with so much time left."""
+    expires, heartbeat = policy.expires, policy.heartbeat
+    if policy.no_wait:
+        expires = 0.0
+    elif policy.is_fetch:
+        expires = max(left - min(LEAD, 0.1 * left), 0.001)
+        if 2 * heartbeat > expires:
+            heartbeat = 0.0
+    return Ask(number, batch, max_bytes, expires, heartbeat, policy.no_wait)
+
+
+def first_ask(policy: Policy) -> Ask:
+    """The pull with which a fetch begins, which may bring all that it wants."""
+    batch = min(policy.max_messages, policy.batch_limit or policy.max_messages)
+    return new_ask(policy, 1, batch, policy.max_bytes, policy.expires)
 
 
 class Conversation:
@@ -370,24 +400,16 @@ class Conversation:
 
     def _ask(self, batch: int, max_bytes: int, now: float) -> None:
         policy = self.policy
-        expires, heartbeat, lost_at = policy.expires, policy.heartbeat, math.inf
-        if policy.no_wait:
-            expires = 0.0
-        elif policy.is_fetch:
-            left = self._finish_at - now
-            expires = max(left - min(LEAD, 0.1 * left), 0.001)
-            if 2 * heartbeat > expires:
-                heartbeat = 0.0
-        else:
-            lost_at = now + expires + GRACE
         number = self._last_pull + 1
+        left = self._finish_at - now
+        ask = new_ask(policy, number, batch, max_bytes, left)
+        lost_at = math.inf if policy.is_fetch else now + policy.expires + GRACE
         pull = Pull(batch, max_bytes, asked_at=now, lost_at=lost_at)
-        ask = Ask(number, batch, max_bytes, expires, heartbeat, policy.no_wait)
         # The ledger and what is done for it change together: no call stands between, in
         # which a signal handler could raise.
         self._last_pull = number
         self._heard_at = now
-        self._heartbeat = heartbeat
+        self._heartbeat = ask.heartbeat
         self.open[number] = pull
         self._output.append(ask)
 

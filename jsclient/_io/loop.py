@@ -161,6 +161,7 @@ class Loop:
         self._full_selector = selectors.DefaultSelector()
         self._bell, self._rope = socket.socketpair()
         self._bell.setblocking(False)
+        self._bell_fd = self._bell.fileno()
         self._rope.setblocking(False)
         self._selector.register(self._bell, selectors.EVENT_READ)
         self._full_selector.register(self._bell, selectors.EVENT_READ)
@@ -282,11 +283,17 @@ class Loop:
             while True:
                 if self._calls:
                     self._run_calls()
-                received = live.link.receive(live.parser)
+                due = self._next_tick(live)
+                if what is None:
+                    received = live.link.receive(live.parser)
+                else:
+                    received = self.helm.turn(
+                        live.link, live.parser, what, min(deadline, due), self._bell_fd
+                    )
                 if live.parser.needs_attention:
                     self._attend(live)
                 now = monotonic()
-                if now >= self._next_tick(live):
+                if now >= due:
                     self._tick(live, now)
                 if what is None:
                     if self.helm.is_wanted or self._orphans:
@@ -299,7 +306,7 @@ class Loop:
                     return
                 if now >= deadline:
                     return
-                if received < 0:
+                if received < 0 and (what is None or live.link.is_blocked):
                     self._rest(live, what, now, deadline)
         except Exception as error:
             if is_from_signal_handler(error):

@@ -16,6 +16,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from .. import errors
 from .._core import Courier, Gate, Lane, PullInbox
@@ -25,13 +26,16 @@ from .._engine.pull_terms import Output
 from ..jetstream_errors import JetStreamError, PullError
 from .loop import Loop
 
+if TYPE_CHECKING:
+    from .lone_pull import LonePull
+
 
 class Lanes:
     """The subscriptions on which the pulls of one consumer are answered."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._users: dict[Lane, Pulling] = {}
+        self._users: dict[Lane, Pulling | None] = {}  # None: a thread waits for it
         self._free: list[Lane] = []
         self._prefix = self._new_prefix()
         self._count = 0
@@ -42,7 +46,7 @@ class Lanes:
     def _new_prefix(self) -> str:
         return f"{self._loop.options.inbox_prefix}.{unique_name()}"
 
-    def take(self, user: Pulling) -> Lane:
+    def take(self, user: Pulling | None) -> Lane:
         """A lane for one pull of the user."""
         if self._free:
             lane = self._free.pop()
@@ -59,6 +63,14 @@ class Lanes:
         self._users[lane] = user
         return lane
 
+    def hand_over(self, lane: Lane, user: Pulling) -> bool:
+        """The lane has another user from now on; False if it was lost."""
+        if lane not in self._users:
+            return False
+        self._users[lane] = user
+        lane.is_lone = False
+        return True
+
     def new_reply(self, lane: Lane) -> str:
         """The reply subject of a further pull on a lane."""
         self._pulls += 1
@@ -71,7 +83,8 @@ class Lanes:
 
     def give_back(self, lane: Lane) -> None:
         """The pull on this lane has certainly ended."""
-        if self._users.pop(lane, None) is not None:
+        if lane in self._users:
+            del self._users[lane]
             lane.retire()
             self._free.append(lane)
 
@@ -83,7 +96,8 @@ class Lanes:
 
     def drop(self, lane: Lane) -> None:
         """Nobody waits for anything on this lane any more."""
-        if self._users.pop(lane, None) is not None:
+        if lane in self._users:
+            del self._users[lane]
             lane.retire()
             self._loop.forget(lane.sid)
 
@@ -94,6 +108,8 @@ class Lanes:
         """The lanes of the old link are not subscribed again."""
         for lane in [*self._free, *self._users]:
             self._loop.forget(lane.sid)
+            if lane.is_lone:
+                lane.lose()
         self._free.clear()
         self._users.clear()
         self._prefix = self._new_prefix()
@@ -173,8 +189,8 @@ class Pulling:
 
     # What users' threads call ---------------------------------------------------------
 
-    def start(self, finish_at: float = math.inf) -> None:
-        """Begins; a fetch ends at that time at the latest."""
+    def start(self, finish_at: float = math.inf, lone: LonePull | None = None) -> None:
+        """Begins, or takes a lone pull over; a fetch ends at that time at the most."""
 
         def begin() -> None:
             loop = self._loop
@@ -182,10 +198,31 @@ class Pulling:
             loop.watchers.append(self)
             loop.machines.append(self)
             is_linked = loop.live is not None and loop.outbox.is_up
-            self._machine.started(monotonic(), is_linked=is_linked, finish_at=finish_at)
-            self._act()
+            lane = None if lone is None else lone.hand_over()
+            if lane is None or lone is None:
+                now = monotonic()
+                self._machine.started(now, is_linked=is_linked, finish_at=finish_at)
+                self._act()
+            else:
+                self._take_over(lane, lone.asked_at, finish_at, is_linked=is_linked)
 
         self._loop.call(begin)
+
+    def _take_over(
+        self, lane: Lane, asked_at: float, finish_at: float, *, is_linked: bool
+    ) -> None:
+        """Goes on as if the pull of the lane were its own first one."""
+        is_alive = self._lanes.hand_over(lane, self)
+        self._open[1] = lane
+        self._machine.started(asked_at, is_linked=True, finish_at=finish_at)
+        self._act()
+        if is_alive:
+            self.noticed(lane)
+        else:
+            now = monotonic()
+            self.unlinked(now)
+            if is_linked:
+                self.linked(now)
 
     def stop(self) -> None:
         """Ends it; messages that were not taken are left to the server."""

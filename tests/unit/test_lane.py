@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from jsclient._core import Lane, Msg, PullInbox
+from jsclient._core import Gate, Lane, Msg, PullInbox
 from tests.harness.compiled import take_all
-from tests.harness.helms import idle_helm
+from tests.harness.helms import Deck, idle_helm
 from tests.harness.lanes import Delivery, LaneRig, courier, delivery, status
 
 TIMEOUT = (
@@ -405,3 +407,69 @@ def test_without_pinned_clients_a_pin_is_a_header_like_others() -> None:
     feed(rig, 1, one)
     assert rig.lanes[0].bytes == one.size
     assert box.pin is None
+
+
+# A lone pull --------------------------------------------------------------------------
+
+
+def lone_rig(*, batch: int = 2, max_bytes: int = 0) -> tuple[PullInbox, LaneRig, Lane]:
+    """A lane that a thread waits for by itself."""
+    box = inbox()
+    rig = LaneRig(box, batch=batch, max_bytes=max_bytes)
+    (lane,) = rig.lanes
+    lane.is_lone = True
+    return box, rig, lane
+
+
+def test_a_lone_pull_is_ready_when_all_came_and_notices_nobody() -> None:
+    box, rig, lane = lone_rig(batch=2)
+    feed(rig, 1, delivery(1))
+    assert not lane.ready
+    feed(rig, 1, delivery(2))
+    assert lane.ready
+    assert lane.is_spent
+    assert (numbers(box), rig.parser.notices) == ([1, 2], [])
+
+
+def test_a_lone_pull_is_ready_when_its_bytes_came() -> None:
+    _, rig, lane = lone_rig(batch=100, max_bytes=2 * delivery(1).size)
+    feed(rig, 1, delivery(1))
+    assert not lane.ready
+    feed(rig, 1, delivery(2))
+    assert lane.ready
+
+
+def test_a_lone_pull_is_ready_with_a_status_which_waits_for_who_takes_over() -> None:
+    _, rig, lane = lone_rig()
+    tell(rig, 1, TIMEOUT)
+    assert lane.ready
+    assert not lane.is_spent
+    assert [msg.status for msg in lane.statuses] == [408]
+    assert rig.parser.notices == []
+
+
+def test_a_heartbeat_does_not_make_a_lone_pull_ready() -> None:
+    box, rig, lane = lone_rig()
+    rig.beat(1)
+    assert not lane.ready
+    assert box.heard == 1
+
+
+def test_a_lone_pull_is_ready_when_its_link_is_lost_and_owes_nothing_then() -> None:
+    box, rig, lane = lone_rig(batch=3)
+    feed(rig, 1, delivery(1))
+    lane.lose()
+    assert lane.ready
+    assert not lane.is_spent
+    assert (box.owed, box.count) == (0, 1)
+
+
+def test_who_sleeps_for_a_lone_pull_is_woken_by_its_last_message() -> None:
+    _, rig, lane = lone_rig(batch=1)
+    deck, gate = Deck(), Gate()
+    driver = deck.driver(lambda: deck.helm.wait(gate, math.inf))
+    sleeper = deck.sleeper(lambda: deck.helm.wait(lane, math.inf))
+    deck.order(lambda: feed(rig, 1, delivery(1)))
+    assert sleeper.result()
+    deck.order(gate.open)
+    assert driver.result()

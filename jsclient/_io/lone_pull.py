@@ -1,0 +1,109 @@
+"""A fetch that gets all that it asks for, without a conversation.
+
+Nearly every fetch sends one pull and gets all of its messages. So the pull is sent, and
+the thread waits for its lane, before there is a machine. Whatever else happens, be it a
+status, silence, the loss of the link or the end of the time, a `Pulling` takes the lane
+over as its open pull, and the machine decides what follows, as for any conversation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import NamedTuple
+
+from .. import errors
+from .._core import Courier, Lane, PullInbox
+from .._engine.pull import Ask, Policy, first_ask
+from .loop import Loop
+from .pulling import Lanes
+
+
+class Order(NamedTuple):
+    """What a fetch asks for; fetches that are alike share it."""
+
+    subject: str
+    policy: Policy
+    fields: dict[str, int | str]
+    courier: Courier
+    ask: Ask
+    body: bytes
+
+    @classmethod
+    def of(
+        cls,
+        subject: str,
+        policy: Policy,
+        fields: dict[str, int | str],
+        courier: Courier,
+    ) -> Order:
+        """The order of a fetch with this policy and further fields."""
+        ask = first_ask(policy)
+        return cls(subject, policy, fields, courier, ask, ask.body(fields))
+
+
+class LonePull:
+    """One pull and the thread that waits for all of it."""
+
+    def __init__(
+        self, loop: Loop, lanes: Lanes, order: Order, inbox: PullInbox
+    ) -> None:
+        self.asked_at = -math.inf
+        self._loop = loop
+        self._lanes = lanes
+        self._order = order
+        self._inbox = inbox
+        self._lane: Lane | None = None
+        inbox.set_limit(order.policy.max_messages)
+
+    def run(self, now: float, finish_at: float) -> bool:
+        """Asks and waits; whether everything came. False also when one cannot ask."""
+        self.asked_at = now
+        if "group" in self._order.fields:
+            return False  # its pulls carry a pin that may change
+        self._loop.call(self._ask)
+        lane = self._lane
+        if lane is None:
+            return False
+        # Silence is the machine's business.
+        heartbeat = self._order.ask.heartbeat
+        self._loop.wait(lane, min(finish_at, now + 2 * (heartbeat or math.inf)))
+        return lane.is_spent
+
+    def _ask(self) -> None:
+        loop, order = self._loop, self._order
+        loop.check_open()
+        if loop.live is None or not loop.outbox.is_up:
+            return
+        lane = self._lane = self._lanes.take(None)
+        lane.open(
+            self._inbox,
+            self._lanes.new_reply(lane),
+            order.ask.batch,
+            order.ask.max_bytes,
+        )
+        lane.is_lone = True
+        # Without a link there is nothing to do: the lane is lost in a moment.
+        with contextlib.suppress(
+            errors.DisconnectedError, errors.ConnectionClosedError
+        ):
+            if lane.ask(loop.outbox, order.subject, order.body):
+                loop.alert()
+
+    def hand_over(self) -> Lane | None:
+        """Its lane, which belongs to the caller from now on; None if it has none."""
+        lane, self._lane = self._lane, None
+        return lane
+
+    def leave(self) -> None:
+        """Takes leave of the server, if nobody has taken over."""
+        if self._lane is not None:
+            self._loop.call(self._leave)
+
+    def _leave(self) -> None:
+        lane = self.hand_over()
+        if lane is not None and lane.is_spent:
+            self._lanes.give_back(lane)
+        elif lane is not None:
+            self._lanes.part(lane)
+            self._lanes.drop(lane)
