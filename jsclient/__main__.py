@@ -1,6 +1,7 @@
-"""The command line: `python -m jsclient` gives help, `... demo` shows it at work.
+"""The command line: `jsclient` gives help, and so does `python -m jsclient`.
 
-The demo starts a nats-server of its own and uses nothing but the public names.
+`jsclient demo` starts a nats-server of its own and uses nothing but the public names;
+`jsclient pipeline run` runs a pipeline on Spark.
 """
 
 from __future__ import annotations
@@ -22,6 +23,13 @@ REQUESTS = 10_000
 
 # A machine with few cores may publish faster than it reads: the server holds the rest.
 SERVER_CONFIG = "max_pending: 1GB"
+
+
+PIPELINE_ENDS = (
+    "The exit status is 0 after a clean end, also when Ctrl-C or SIGTERM asked for it; "
+    "1 if the pipeline failed, 2 if its file is wrong, and 3 if messages were gone "
+    "from their stream before they were read."
+)
 
 
 class Progress:
@@ -201,28 +209,8 @@ def quiet_log() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; the exit status is that of the process."""
-    parser = argparse.ArgumentParser(
-        prog="python -m jsclient",
-        description="A blocking, thread-safe NATS and JetStream client.",
-    )
-    parser.add_argument(
-        "--version", action="version", version=f"jsclient {jsclient.__version__}"
-    )
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    shown = commands.add_parser(
-        "demo", help="publish, subscribe, request and reconnect"
-    )
-    shown.add_argument(
-        "--messages", type=int, default=500_000, metavar="N", help="default 500000"
-    )
-    options = parser.parse_args(argv)
-    if options.command is None:
-        parser.print_help()
-        return 0
-    if options.messages < 1:
-        parser.error("--messages must be at least 1")
+def run_demo(options: argparse.Namespace) -> int:
+    """`jsclient demo`."""
     try:
         with quiet_log():
             demo(options.messages)
@@ -233,6 +221,76 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"jsclient: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def run_pipeline(options: argparse.Namespace) -> int:
+    """`jsclient pipeline run`."""
+    from jsclient.spark.pipeline import command
+
+    try:
+        return command.main(options)
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
+
+
+def add_pipeline_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `jsclient pipeline run` understands."""
+    parser.add_argument("file", help="a TOML file that describes the pipeline")
+    parser.add_argument(
+        "--validate",
+        action="store_true",
+        help="check the file, print the columns of its tables, and run nothing",
+    )
+    parser.add_argument(
+        "--once", action="store_true", help="handle what is there now, then end"
+    )
+    parser.add_argument(
+        "--master", metavar="URL", help="where to run: local[2], spark://..., sc://..."
+    )
+    parser.add_argument(
+        "--log", metavar="FILE", help="append a JSON line for each batch to this file"
+    )
+
+
+def positive(text: str) -> int:
+    """A count of messages."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return int(text)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command; the exit status is that of the process."""
+    parser = argparse.ArgumentParser(
+        prog="jsclient",
+        description="A blocking, thread-safe NATS and JetStream client.",
+    )
+    parser.set_defaults(run=None)
+    parser.add_argument(
+        "--version", action="version", version=f"jsclient {jsclient.__version__}"
+    )
+    commands = parser.add_subparsers(metavar="COMMAND")
+    shown = commands.add_parser(
+        "demo", help="publish, subscribe, request and reconnect"
+    )
+    shown.add_argument(
+        "--messages", type=positive, default=500_000, metavar="N", help="default 500000"
+    )
+    shown.set_defaults(run=run_demo)
+    pipeline = commands.add_parser("pipeline", help="pipelines on Spark")
+    actions = pipeline.add_subparsers(metavar="ACTION", required=True)
+    pipeline_run = actions.add_parser(
+        "run", help="run a pipeline, or check it", epilog=PIPELINE_ENDS
+    )
+    add_pipeline_arguments(pipeline_run)
+    pipeline_run.set_defaults(run=run_pipeline)
+    options = parser.parse_args(argv)
+    if options.run is None:
+        parser.print_help()
+        return 0
+    status: int = options.run(options)
+    return status
 
 
 if __name__ == "__main__":

@@ -12,11 +12,23 @@ from typing import TYPE_CHECKING
 
 from ..errors import Error
 from .errors import DataLossError, OptionError
+from .frames import from_json, read, read_stream, write, write_stream
+from .progress import lag
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["DataLossError", "OptionError", "register"]
+__all__ = [
+    "DataLossError",
+    "OptionError",
+    "from_json",
+    "lag",
+    "read",
+    "read_stream",
+    "register",
+    "write",
+    "write_stream",
+]
 
 
 def register(spark: SparkSession) -> None:

@@ -132,6 +132,25 @@ def test_a_file_that_is_not_there_is_told() -> None:
         load("nowhere.toml")
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        "[spark]\n'spark.sql.shuffle.partitions' = 4\n",
+        "[spark]\nspark.sql.shuffle.partitions = 4\n",
+        "[spark]\nsql.shuffle.partitions = 4\n",
+        "[spark.sql]\nshuffle.partitions = 4\n",
+    ],
+)
+def test_settings_of_spark_may_be_written_as_tables(written: str) -> None:
+    settings = pipeline(HEAD, SOURCE, SINK, written).spark
+    assert settings == {"spark.sql.shuffle.partitions": "4"}
+
+
+def test_options_do_not_show() -> None:
+    source = SOURCE + 'token = "tiger"\n'
+    assert "tiger" not in repr(pipeline(HEAD, source, SINK))
+
+
 def test_shared_sinks_are_one_query_with_one_checkpoint() -> None:
     second = SINK.replace("sink.out", "sink.too")
     (query,) = pipeline(HEAD, "shared = true\n", SOURCE, SINK, second).queries()

@@ -31,7 +31,7 @@ def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_demo_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["demo", "--messages", "0"])
-    assert "--messages must be at least 1" in capsys.readouterr().err
+    assert "argument --messages: must be at least 1" in capsys.readouterr().err
 
 
 def test_a_missing_server_is_one_line(

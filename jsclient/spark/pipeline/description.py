@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...errors import InvalidArgumentError
 
@@ -60,7 +60,7 @@ class Source:
 
     name: str
     format: str
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)  # secrets are among them
     path: str | None
     schema: str | None  # columns to read, as in CREATE TABLE
     json_schema: str | None  # of the payloads, which then are the column `value`
@@ -92,7 +92,7 @@ class Sink:
     name: str
     origin: str
     format: str
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)  # secrets are among them
     path: str | None
     output_mode: str
     save_mode: str
@@ -231,4 +231,11 @@ class Pipeline:
             if sink.checkpoint is not None:
                 raise PipelineError(
                     table, "checkpoint", "a shared query has that of [pipeline]"
+                )
+            if sink.format == "delta":
+                raise PipelineError(
+                    table,
+                    "format",
+                    "delta would get a batch twice after a crash; it "
+                    "needs a query of its own, so not [pipeline] shared = true",
                 )

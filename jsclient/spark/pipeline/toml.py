@@ -106,7 +106,10 @@ class _Reader:
             is_shared=head.take("shared", bool, False),
             master=self._text(head, "master"),
             log=self._path(head, "log"),
-            spark=self._settings("spark", spark),
+            spark={
+                key if key.startswith("spark.") else f"spark.{key}": value
+                for key, value in self._settings("spark", flat(spark)).items()
+            },
             sources=tuple(
                 self._source(name, content)
                 for name, content in top.tables("source").items()
@@ -323,6 +326,17 @@ class _Reader:
             return self._env[name]
 
         return re.sub(r"\$\$|\$\{(\w+)\}", value, text)
+
+
+def flat(content: Mapping[str, object]) -> dict[str, object]:
+    """Tables in tables as one table: a.b.c = 1 is three of them."""
+    found: dict[str, object] = {}
+    for key, value in content.items():
+        if isinstance(value, dict):
+            found |= {f"{key}.{k}": each for k, each in flat(value).items()}
+        else:
+            found[key] = value
+    return found
 
 
 def _names(*parts: type[object]) -> list[str]:

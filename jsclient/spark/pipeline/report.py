@@ -1,0 +1,114 @@
+"""What a running pipeline says: a live line on a terminal, and one for each batch.
+
+The lines of batches are JSON, for machines. They go to the file that the pipeline names
+as its log; without one they go to stderr, unless that is a terminal: there stands the
+live line, which is for people.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, TextIO
+
+from ..progress import lag_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+__all__ = ["Batch", "Report"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch that is done, or in a pipeline of mode batch one sink."""
+
+    time: str  # when it began, in UTC
+    pipeline: str
+    query: str
+    batch: int | None
+    rows: int | None
+    seconds: float
+    rows_per_second: float | None
+    lag: int | None  # messages that were there and not read yet
+
+
+def batch_of(pipeline: str, progress: StreamingQueryProgress) -> Batch | None:
+    """What Spark tells of a batch; None if it tells that there was none."""
+    if "addBatch" not in progress.durationMs:
+        return None
+    seconds = progress.durationMs.get("triggerExecution", progress.batchDuration) / 1000
+    rows = progress.numInputRows or 0
+    return Batch(
+        time=progress.timestamp,
+        pipeline=pipeline,
+        query=progress.name or str(progress.id),
+        batch=progress.batchId,
+        rows=rows,
+        seconds=seconds,
+        rows_per_second=round(rows / seconds, 1) if seconds else None,
+        lag=lag_of(progress),
+    )
+
+
+class Report:
+    """Where the lines go. Used by one thread."""
+
+    def __init__(self, log: str | None, screen: TextIO | None = None) -> None:
+        self._screen = screen or sys.stderr
+        self._is_live = self._screen.isatty()
+        self._file = open(log, "a", encoding="utf-8") if log else None  # noqa: SIM115
+        self._latest: dict[str, Batch] = {}
+        self._shown = ""
+
+    def __enter__(self) -> Report:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.clear()
+        if self._file is not None:
+            self._file.close()
+
+    def done(self, batch: Batch) -> None:
+        """Tells of a batch."""
+        self._latest[batch.query] = batch
+        if self._file is not None or not self._is_live:
+            file = self._file or self._screen
+            file.write(json.dumps(asdict(batch)) + "\n")
+            file.flush()
+        if self._is_live:
+            self._show()
+
+    def clear(self) -> None:
+        """Makes room for another line."""
+        if self._shown:
+            self._screen.write("\r\x1b[K")
+            self._screen.flush()
+            self._shown = ""
+
+    def _show(self) -> None:
+        text = " | ".join(_short(batch) for batch in self._latest.values())
+        width = shutil.get_terminal_size().columns
+        self._shown = text[: width - 1]
+        self._screen.write(f"\r\x1b[K{self._shown}")
+        self._screen.flush()
+
+
+def _short(batch: Batch) -> str:
+    words = [f"{batch.query}:"]
+    if batch.batch is not None:
+        words.append(f"batch {batch.batch}")
+    if batch.rows_per_second is not None:
+        words.append(f"{batch.rows_per_second:,.0f} rows/s")
+    if batch.lag is not None:
+        words.append(f"lag {batch.lag:,}")
+    words.append(f"{batch.seconds:.2f} s")
+    return "  ".join(words)
