@@ -28,7 +28,7 @@ from cpython.bytes cimport (
 )
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
-from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.memoryview cimport PyMemoryView_FromMemory, PyMemoryView_GET_BUFFER
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -44,7 +44,7 @@ from libc.stdint cimport (
     uint32_t,
     uint64_t,
 )
-from libc.string cimport memchr, memcmp, memcpy, memmove
+from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
 cimport cython
 from headers cimport (
@@ -56,6 +56,7 @@ from headers cimport (
     read_status_line,
 )
 from jsack cimport AckSubject, read_ack_subject, third_number
+from puback cimport AckBody, read_ack_body
 from scan cimport (
     SUBJECT_BLANK,
     SUBJECT_EMPTY,
@@ -72,6 +73,7 @@ from scan cimport (
     split_line,
     write_uint,
 )
+from siphash cimport Hash, siphash
 from stored cimport STORED_FIELDS, StoredHeader, read_stored_header
 
 from collections.abc import Mapping
@@ -623,42 +625,22 @@ def rebuild_pub_ack(stream, seq, duplicate, domain, value, batch, count):
 def parse_pub_ack(data: bytes) -> PubAck | None:
     """The PubAck of the usual answer, `{"stream":"S","seq":N}`; None for any other JSON.
 
-    `duplicate` may follow. What is None here may still be a valid answer: it
-    takes a JSON parser to tell.
+    `domain` may stand between the two and `duplicate` behind them. What is None here may
+    still be a valid answer: it takes a JSON parser to tell.
     """
-    cdef const char *at = PyBytes_AS_STRING(data)
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
-    cdef Py_ssize_t i, start, name_size
-    cdef uint64_t seq
-    cdef PubAck ack
-    if size < 20 or memcmp(at, b'{"stream":"', 11) != 0:
+    cdef AckBody body
+    if not read_ack_body(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), &body):
         return None
-    i = 11
-    while i < size and at[i] != c'"':
-        # An escaped or non-ASCII name is for the JSON parser.
-        if at[i] == c'\\' or <uint8_t>at[i] < 32 or <uint8_t>at[i] >= 127:
-            return None
-        i += 1
-    name_size = i - 11
-    if name_size == 0 or size - i < 9 or memcmp(at + i, b'","seq":', 8) != 0:
-        return None
-    i += 8
-    while i < size and at[i] == c' ':
-        i += 1
-    start = i
-    while i < size and c'0' <= at[i] <= c'9':
-        i += 1
-    if at[start] == c'0' and i - start > 1:
-        return None  # JSON has no such number
-    if not parse_uint64(at + start, i - start, &seq):
-        return None
-    ack = PubAck.__new__(PubAck)
-    if size - i == 19 and memcmp(at + i, b',"duplicate": true}', 19) == 0:
-        ack.duplicate = True
-    elif size - i != 1 or at[i] != c'}':
-        return None
-    ack.stream = recurring_text(at + 11, name_size)
-    ack.seq = seq
+    return make_pub_ack(PyBytes_AS_STRING(data), &body)
+
+
+cdef PubAck make_pub_ack(const char *at, const AckBody *body):
+    cdef PubAck ack = PubAck.__new__(PubAck)
+    ack.stream = recurring_text(at + body.stream.start, body.stream.size)
+    ack.seq = body.seq
+    ack.duplicate = body.is_duplicate
+    if body.domain.size:
+        ack.domain = recurring_text(at + body.domain.start, body.domain.size)
     return ack
 
 
@@ -978,14 +960,13 @@ cdef class Courier:
         return self.send_to(to, payload)
 
     cdef int send_to(self, Span to, bytes payload) except -1:
-        cdef Span nowhere
+        cdef Span nowhere, body
         cdef int asked
         nowhere.at = NULL
         nowhere.size = 0
-        asked = self.outbox.add_checked(
-            to, nowhere, PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload), None,
-            False, None, False,
-        )
+        body.at = PyBytes_AS_STRING(payload)
+        body.size = PyBytes_GET_SIZE(payload)
+        asked = self.outbox.add_checked(to, nowhere, nowhere, body, False, None, False)
         if asked != ASK_NOTHING:
             text = decode_text(to.at, to.size)
             self.port.attend_publish(asked, text, payload, None, None, 10.0)
@@ -1102,6 +1083,12 @@ cdef class Awaited:
 
     cdef bint is_ready(self) noexcept:
         return True
+
+    cdef void frame_begun(self) noexcept:
+        """The first bytes of a frame were sent whose ticket this is."""
+
+    cdef void frame_cancelled(self) noexcept:
+        """No byte of a frame whose ticket this is was sent, and none will be."""
 
     cdef int wake(self, Py_ssize_t count) except -1:
         cdef Waiter waiter
@@ -3014,6 +3001,12 @@ cdef class Reply(Awaited):
     cdef bint is_ready(self) noexcept:
         return self.msg is not None or self.error is not None
 
+    cdef void frame_begun(self) noexcept:
+        self.is_begun = True
+
+    cdef void frame_cancelled(self) noexcept:
+        self.is_withdrawn = True
+
     def fail(self, error):
         """Ends the wait for the answer with an error."""
         if not self.is_ready():
@@ -3027,8 +3020,22 @@ cdef enum:
 cdef bytes DIGITS = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
+cdef class Answers(Route):
+    """A route whose messages answer what was sent, and may never come."""
+
+    def fail_tied(self, error):
+        """The link is lost: ends every wait that dies with it."""
+
+    def fail_all(self, error):
+        """Ends every wait, and every later one, with the error."""
+
+    def fail_subject(self, subject, error):
+        """Ends the oldest wait for an answer from the subject; False if there is none."""
+        return False
+
+
 @cython.final
-cdef class Replies(Route):
+cdef class Replies(Answers):
     """The one wildcard inbox of all requests: each answer finds its request by its token.
 
     Tokens come from the system's random source, so that nobody can guess another's.
@@ -3658,7 +3665,7 @@ cdef struct Border:
     uint32_t size            # of the whole frame
     uint32_t payload         # what counts towards max_payload
     bint is_kept             # outlives the link, if none of its bytes were sent
-    PyObject *ticket         # the Reply that wants to know when it is sent, or NULL
+    PyObject *ticket         # the Awaited that wants to know when it is sent, or NULL
 
 
 cdef enum OutboxState:
@@ -3672,6 +3679,7 @@ cdef enum:
     ASK_NOTHING = 0
     ASK_ALERT = 1            # unsent bytes wait and nobody has been told yet
     ASK_ROOM = 2             # the outbox is full: nothing was added
+    ASK_LINK = 3             # there is no link: nothing was added
 
 
 @cython.final
@@ -3731,7 +3739,7 @@ cdef class Outbox:
     cdef void cancel(self, Border *border) noexcept:
         """No byte of this frame is ever sent: its ticket is told."""
         if border.ticket != NULL:
-            (<Reply>border.ticket).is_withdrawn = True
+            (<Awaited>border.ticket).frame_cancelled()
             Py_DECREF(<object>border.ticket)
             border.ticket = NULL
 
@@ -3806,7 +3814,7 @@ cdef class Outbox:
         return 0
 
     cdef void close_frame(
-        self, Py_ssize_t size, Py_ssize_t payload, bint is_kept, Reply ticket
+        self, Py_ssize_t size, Py_ssize_t payload, bint is_kept, Awaited ticket
     ) noexcept:
         """Counts the bytes that were written after `last` as one frame."""
         cdef Border *border = &self.borders[self.border_last]
@@ -3838,22 +3846,52 @@ cdef class Outbox:
         due at once. A tied one dies with its link, and needs one. So does one with a
         ticket, whose `is_begun` tells whether any of its bytes were sent.
         """
-        cdef bytes block = None
+        cdef Span to, answer
+        cdef object reply_holder = None
+        answer.size = 0
+        answer.at = NULL
+        if reply is not None:
+            reply_holder = subject_span(reply, "reply", &answer)  # no-cython-lint
+        holder = self.checked_span(subject, &to)  # no-cython-lint: keeps the bytes alive
+        cdef int asked = self.add_publish(to, answer, data, headers, is_urgent, ticket, is_tied)
+        if ticket is not None and asked != ASK_ROOM:
+            ticket.is_tied = True
+        return asked
+
+    cdef object checked_span(self, object subject, Span *to):
+        """Checks a subject, unless it is the last one again, and lends its bytes."""
+        holder = text_span(subject, "subject", to)
+        if subject is not self.checked_subject:
+            refuse_subject(subject, "subject", check_subject_bytes(to.at, to.size))
+            self.checked_subject = subject
+        return holder
+
+    cdef int add_publish(
+        self,
+        Span to,
+        Span answer,
+        object data,
+        object headers,
+        bint is_urgent,
+        Awaited ticket,
+        bint is_tied,
+    ) except -1:
+        """Adds a message with the payload and the headers of a user."""
         cdef Py_buffer view
+        cdef Span head, body
+        cdef bytes block = None
         cdef int asked
+        head.at = NULL
+        head.size = 0
         if headers is not None:
             block = encode_headers(headers)
+            if block is not None:
+                head.at = PyBytes_AS_STRING(block)
+                head.size = PyBytes_GET_SIZE(block)
         if PyBytes_Check(data):
-            return self.add_publish(
-                subject,
-                PyBytes_AS_STRING(data),
-                PyBytes_GET_SIZE(data),
-                reply,
-                block,
-                is_urgent,
-                ticket,
-                is_tied,
-            )
+            body.at = PyBytes_AS_STRING(data)
+            body.size = PyBytes_GET_SIZE(data)
+            return self.add_checked(to, answer, head, body, is_urgent, ticket, is_tied)
         if isinstance(data, str) or not PyObject_CheckBuffer(data):
             hint = "; encode it first" if isinstance(data, str) else ""
             raise TypeError(
@@ -3864,58 +3902,25 @@ cdef class Outbox:
         except BufferError:
             raise TypeError("data must be a contiguous buffer") from None
         try:
-            asked = self.add_publish(
-                subject,
-                <const char *>view.buf,
-                view.len,
-                reply,
-                block,
-                is_urgent,
-                ticket,
-                is_tied,
-            )
+            body.at = <const char *>view.buf
+            body.size = view.len
+            asked = self.add_checked(to, answer, head, body, is_urgent, ticket, is_tied)
         finally:
             PyBuffer_Release(&view)
         return asked
-
-    cdef int add_publish(
-        self,
-        object subject,
-        const char *data,
-        Py_ssize_t size,
-        object reply,
-        bytes block,
-        bint is_urgent,
-        Reply ticket,
-        bint is_tied,
-    ) except -1:
-        cdef Span to
-        cdef Span answer
-        cdef object holder, reply_holder = None
-        holder = text_span(subject, "subject", &to)  # no-cython-lint: keeps the bytes alive
-        if subject is not self.checked_subject:
-            refuse_subject(subject, "subject", check_subject_bytes(to.at, to.size))
-            self.checked_subject = subject
-        answer.size = 0
-        answer.at = NULL
-        if reply is not None:
-            reply_holder = subject_span(reply, "reply", &answer)  # no-cython-lint
-        return self.add_checked(to, answer, data, size, block, is_urgent, ticket, is_tied)
 
     cdef int add_checked(
         self,
         Span to,
         Span answer,
-        const char *data,
-        Py_ssize_t size,
-        bytes block,
+        Span head,
+        Span body,
         bint is_urgent,
-        Reply ticket,
+        Awaited ticket,
         bint is_tied,
     ) except -1:
-        """Adds a message whose subjects are known to be good."""
-        cdef Py_ssize_t header_size = 0 if block is None else PyBytes_GET_SIZE(block)
-        cdef Py_ssize_t payload = size + header_size
+        """Adds a message whose subjects and header block are known to be good."""
+        cdef Py_ssize_t payload = head.size + body.size
         cdef Py_ssize_t held = self.last - self.first
         cdef char *at
         cdef char *start
@@ -3930,6 +3935,10 @@ cdef class Outbox:
                 f"headers and payload are {payload} bytes; "
                 f"the server accepts at most {self.max_payload}"
             )
+        if held >= self.high_water and self.state == OUTBOX_UP:
+            # First, because other threads run while TLS writes, and the link may go.
+            self.push()
+            held = self.last - self.first
         if self.state == OUTBOX_REFUSING:
             raise self.refusal()
         if self.state == OUTBOX_DOWN:
@@ -3941,17 +3950,15 @@ cdef class Outbox:
                 raise BufferFullError(
                     f"the link is down and the reconnect buffer of {self.keep_limit} bytes is full"
                 )
-        elif held >= self.high_water:
-            self.push()
-            # A tied one without a ticket, a pull, is small and comes from the helm, where
-            # nobody can wait for room.
-            if self.last - self.first >= self.high_water and (ticket is not None or not is_tied):
-                return ASK_ROOM
+        # A tied one without a ticket, a pull, is small and comes from the helm, where nobody
+        # can wait for room.
+        elif held >= self.high_water and (ticket is not None or not is_tied):
+            return ASK_ROOM
         self.reserve(payload + to.size + answer.size + 64)
         self.reserve_border()
         start = self.buffer + self.last
         at = start
-        if header_size:
+        if head.size:
             at[0] = c'H'
             at += 1
         memcpy(at, b"PUB ", 4)
@@ -3965,26 +3972,24 @@ cdef class Outbox:
             at += answer.size
             at[0] = c' '
             at += 1
-        if header_size:
-            at += write_uint(at, <uint64_t>header_size)
+        if head.size:
+            at += write_uint(at, <uint64_t>head.size)
             at[0] = c' '
             at += 1
         at += write_uint(at, <uint64_t>payload)
         at[0] = c'\r'
         at[1] = c'\n'
         at += 2
-        if header_size:
-            memcpy(at, PyBytes_AS_STRING(block), <size_t>header_size)
-            at += header_size
-        if size:
-            memcpy(at, data, <size_t>size)
-            at += size
+        if head.size:
+            memcpy(at, head.at, <size_t>head.size)
+            at += head.size
+        if body.size:
+            memcpy(at, body.at, <size_t>body.size)
+            at += body.size
         at[0] = c'\r'
         at[1] = c'\n'
         at += 2
         self.close_frame(at - start, payload, not is_tied, ticket)
-        if ticket is not None:
-            ticket.is_tied = True
         self.messages += 1
         self.payload_bytes += <uint64_t>payload
         if self.state != OUTBOX_UP:
@@ -4080,11 +4085,11 @@ cdef class Outbox:
     cdef void punch(self, Border *border) noexcept:
         """The first bytes of this frame were sent: its ticket is told, once."""
         if border.ticket != NULL:
-            (<Reply>border.ticket).is_begun = True
+            (<Awaited>border.ticket).frame_begun()
             Py_DECREF(<object>border.ticket)
             border.ticket = NULL
 
-    def withdraw(self, Reply ticket not None):
+    def withdraw(self, Awaited ticket not None):
         """Takes a frame back of which no byte was sent; False if there is none."""
         cdef Py_ssize_t i, at = self.first - self.sent_of_first
         cdef Py_ssize_t size
@@ -4108,6 +4113,28 @@ cdef class Outbox:
                 return True
             at += size
         return False
+
+    def withdraw_all(self, Awaited ticket not None):
+        """Takes back every frame with the ticket of which no byte was sent; how many."""
+        cdef Py_ssize_t i, size, taken = 0
+        cdef Py_ssize_t at = self.first - self.sent_of_first
+        cdef Py_ssize_t to = at
+        cdef Py_ssize_t doubtful = 0 if self.link is None else self.link.doubtful
+        for i in range(self.border_first, self.border_last):
+            size = <Py_ssize_t>self.borders[i].size
+            # TLS may have sent what it has seen.
+            if self.borders[i].ticket == <PyObject *>ticket and at - self.first >= doubtful:
+                self.cancel(&self.borders[i])
+                taken += 1
+            else:
+                if taken:
+                    memmove(self.buffer + to, self.buffer + at, <size_t>size)
+                    self.borders[i - taken] = self.borders[i]
+                to += size
+            at += size
+        self.last = to
+        self.border_last -= taken
+        return taken
 
     def send(self):
         """Gives the link all that it takes without blocking; the bytes left."""
@@ -4276,6 +4303,994 @@ def connect_frame(options: bytes) -> bytes:
     """The CONNECT frame with these JSON options."""
     return b"CONNECT %b\r\n" % options
 
+
+# ---------------------------------------------------------------------------------------
+# Publishes under way
+
+cdef enum SlotState:
+    SLOT_WAITING
+    SLOT_STORED
+    SLOT_DUPLICATE
+    SLOT_ANSWERED            # with something that is not the usual ack
+    SLOT_FAILED              # before it was sent, or refused by the server's -ERR
+    SLOT_LOST                # it was sent, at least in part, and its link is gone
+    SLOT_UNSENT              # no byte of it was sent, and none will be
+    SLOT_OVERDUE             # it was sent, and its ack did not come in time
+    SLOT_LATE                # it was not sent in time, and will not be
+
+# What `take_odd` and `sweep` tell; the same words in the stub.
+cdef dict SLOT_NAMES = {
+    SLOT_ANSWERED: "answered",
+    SLOT_FAILED: "failed",
+    SLOT_LOST: "lost",
+    SLOT_UNSENT: "unsent",
+    SLOT_OVERDUE: "overdue",
+    SLOT_LATE: "late",
+}
+
+
+cdef struct Slot:
+    SlotState state
+    uint64_t seq
+    uint64_t frame           # the how manieth frame of the window is its own
+    Py_ssize_t row           # of its Rows
+    int64_t due_ns           # when its ack is overdue, on the core's own clock
+    Span subject
+    PyObject *holder         # of the subject's bytes: the Rows, a str or bytes; or NULL
+    PyObject *answer         # the PubAck, the Msg or the exception; or NULL
+
+
+@cython.final
+cdef class Window(Answers):
+    """Publishes on their way to streams, in their order: one slot of a ring for each.
+
+    The acks come to an inbox of its own, whose subjects end with the number of the publish, so
+    an ack finds its slot without a table. Frames are sent in the order in which they entered the
+    outbox: one number, `begun`, tells which were. Outcomes are taken from the oldest on.
+
+    `publish_all` feeds it from an iterator and takes PubAcks; rows of columns are only counted.
+    """
+
+    cdef readonly str prefix           # of the inbox; ends with a dot
+    cdef char *reply                   # the prefix, and room for a number
+    cdef Py_ssize_t prefix_size
+    cdef Outbox outbox
+    cdef Slot *slots
+    cdef uint64_t mask
+    cdef uint64_t head                 # the oldest whose outcome was not taken
+    cdef uint64_t tail                 # the number of the next
+    cdef uint64_t frames               # that entered the outbox
+    cdef uint64_t begun                # of which bytes were sent, or that left it otherwise
+    cdef readonly Py_ssize_t limit
+    cdef readonly Py_ssize_t outstanding
+    cdef Py_ssize_t low                # a wait is over when no more are outstanding
+    cdef bint keeps_acks
+    cdef readonly object pending       # what the source gave and did not find room
+    cdef readonly bint is_exhausted    # the source has ended
+    cdef readonly object gone          # why the last link is gone, or None
+    cdef readonly object reason        # why nothing more is answered, or None
+    cdef readonly uint64_t unclaimed   # answers that nobody waited for
+    cdef readonly uint64_t stored
+    cdef readonly uint64_t duplicates
+    cdef readonly uint64_t first_seq   # of all acks so far; 0 without any
+    cdef readonly uint64_t last_seq
+
+    def __init__(self, prefix, Outbox outbox not None, Py_ssize_t limit, bint keeps_acks=False):
+        cdef bytes text = encode_text(prefix)
+        cdef size_t capacity = 1
+        while capacity < <size_t>limit:
+            capacity *= 2
+        if self.slots != NULL:
+            raise TypeError("a window is made once")
+        self.prefix = prefix
+        self.prefix_size = PyBytes_GET_SIZE(text)
+        self.outbox = outbox
+        self.limit = limit
+        self.low = -1
+        self.keeps_acks = keeps_acks
+        self.reply = <char *>PyMem_Malloc(<size_t>self.prefix_size + 20)
+        self.slots = <Slot *>PyMem_Malloc(capacity * sizeof(Slot))
+        if self.reply == NULL or self.slots == NULL:
+            raise MemoryError
+        memcpy(self.reply, PyBytes_AS_STRING(text), <size_t>self.prefix_size)
+        memset(self.slots, 0, capacity * sizeof(Slot))
+        self.mask = capacity - 1
+
+    def __dealloc__(self):
+        if self.slots != NULL:
+            while self.head < self.tail:
+                self.release()
+        PyMem_Free(self.slots)
+        PyMem_Free(self.reply)
+
+    def __len__(self):
+        """Publishes whose outcome was not taken yet."""
+        return <Py_ssize_t>(self.tail - self.head)
+
+    cdef bint is_ready(self) noexcept:
+        return self.outstanding <= self.low
+
+    cdef void frame_begun(self) noexcept:
+        self.begun += 1
+
+    @property
+    def is_full(self):
+        """Whether the limit of publishes is under way."""
+        return self.tail - self.head >= <uint64_t>self.limit
+
+    @property
+    def has_outcome(self):
+        """Whether the oldest publish is no longer waiting."""
+        return self.head < self.tail and self.oldest().state != SLOT_WAITING
+
+    @property
+    def time_left(self):
+        """The seconds until the ack of the oldest publish is overdue."""
+        if self.head == self.tail:
+            return INFINITY
+        return <double>(self.oldest().due_ns - jsc_now_ns()) * 1e-9
+
+    cdef inline Slot *oldest(self) noexcept:
+        return &self.slots[self.head & self.mask]
+
+    def await_some(self, bint is_all=False):
+        """The next wait for this window lasts until a good part of it has been answered.
+
+        A quarter is worth a wake-up; the rest keeps the server busy meanwhile.
+        """
+        cdef Py_ssize_t part = self.outstanding if is_all else max(1, self.limit // 4)
+        self.low = max(0, self.outstanding - part)
+
+    # Frames ---------------------------------------------------------------------------
+
+    cdef Span last_reply(self) noexcept:
+        """Where the ack of the youngest publish goes."""
+        cdef Span span
+        span.at = self.reply
+        span.size = self.prefix_size + write_uint(self.reply + self.prefix_size, self.tail - 1)
+        return span
+
+    cdef void enter(self, Span subject, object holder, SlotState state, int64_t due_ns) noexcept:
+        """A publish takes the next slot; the window is not full.
+
+        That comes first: while TLS takes a frame, other threads run, and its ack may come.
+        """
+        cdef Slot *slot = &self.slots[self.tail & self.mask]
+        slot.state = state
+        slot.subject = subject
+        slot.due_ns = due_ns
+        slot.row = 0
+        slot.seq = 0
+        slot.answer = NULL
+        slot.holder = <PyObject *>holder
+        Py_INCREF(holder)
+        self.tail += 1
+        if state == SLOT_WAITING:
+            slot.frame = self.frames
+            self.frames += 1
+            self.outstanding += 1
+
+    cdef void leave(self) noexcept:
+        """The youngest publish did not get into the outbox: its slot is free again."""
+        cdef Slot *slot
+        cdef PyObject *holder
+        self.tail -= 1
+        slot = &self.slots[self.tail & self.mask]
+        self.frames -= 1
+        # A link may have been lost meanwhile.
+        self.begun = min(self.begun, self.frames)
+        if slot.state == SLOT_WAITING:
+            self.outstanding -= 1
+        holder = slot.holder
+        slot.holder = NULL
+        Py_XDECREF(holder)
+
+    cdef void release(self) noexcept:
+        """The outcome of the oldest was taken."""
+        cdef Slot *slot = self.oldest()
+        cdef PyObject *holder = slot.holder
+        cdef PyObject *answer = slot.answer
+        slot.holder = slot.answer = NULL
+        self.head += 1
+        Py_XDECREF(holder)
+        Py_XDECREF(answer)
+
+    def feed(self, source, double timeout):
+        """Publishes what the iterator gives until the window is full or an outcome is due.
+
+        Returns ASK_NOTHING, ASK_ALERT, or ASK_ROOM or ASK_LINK when the next message has to
+        wait for that; it is not lost. Each message gets `timeout` seconds for its ack. Whatever
+        the iterator raises comes out of here.
+        """
+        cdef int asked = ASK_NOTHING, result = ASK_NOTHING
+        cdef int64_t timeout_ns = <int64_t>(min(timeout, 1e9) * 1e9)
+        while (
+            not self.is_exhausted
+            and self.tail - self.head < <uint64_t>self.limit
+            and (self.head == self.tail or self.oldest().state == SLOT_WAITING)
+        ):
+            if self.pending is None:
+                self.pending = next(source, NOTHING)
+                if self.pending is NOTHING:
+                    self.pending = None
+                    self.is_exhausted = True
+                    break
+            asked = self.add_message(self.pending, timeout_ns)
+            if asked >= ASK_ROOM:
+                return asked
+            result |= asked
+            self.pending = None
+        return result
+
+    cdef int add_message(self, object message, int64_t timeout_ns) except -1:
+        """Publishes one message of `feed`; what is wrong with it becomes its outcome."""
+        cdef bint is_entered = False
+        cdef Span to
+        cdef int asked
+        cdef object subject, data, holder, headers = None
+        to.at = NULL
+        to.size = 0
+        try:
+            if self.reason is not None:
+                raise self.reason
+            if len(message) == 3:
+                subject, data, headers = message
+            else:
+                subject, data = message
+            holder = self.outbox.checked_span(subject, &to)
+            self.enter(to, holder, SLOT_WAITING, jsc_now_ns() + timeout_ns)
+            is_entered = True
+            asked = self.outbox.add_publish(
+                to, self.last_reply(), data, headers, False, self, True
+            )
+            if asked == ASK_ROOM:
+                self.leave()
+            return asked
+        except DisconnectedError:
+            if is_entered:
+                self.leave()
+            return ASK_LINK
+        except Exception as error:
+            if is_entered:
+                self.leave()
+            self.refuse(error)
+            return ASK_NOTHING
+
+    cdef int refuse(self, object error) except -1:
+        """A publish that is not sent takes its slot with its error."""
+        cdef Slot *slot = &self.slots[self.tail & self.mask]
+        cdef Span nothing
+        nothing.at = NULL
+        nothing.size = 0
+        self.enter(nothing, error, SLOT_FAILED, 0)
+        Py_INCREF(error)
+        slot.answer = <PyObject *>error
+        return 0
+
+    def refuse_pending(self, error):
+        """The message that waits for room or a link is not sent: this becomes its outcome."""
+        if self.pending is not None:
+            self.pending = None
+            self.refuse(error)
+
+    def end_source(self):
+        """Nothing more is taken from the source."""
+        self.is_exhausted = True
+        self.pending = None
+
+    def fill(self, Rows rows not None, known=None):
+        """Publishes rows from their `position` on until the window is full or all are sent.
+
+        Returns ASK_NOTHING, ASK_ALERT or ASK_ROOM. Rows whose ids are in `known`, a set of
+        bytes, count as duplicates. Raises what is wrong with the row at `position`, or
+        DisconnectedError without a link.
+        """
+        cdef int asked, result = ASK_NOTHING
+        while (
+            rows.position < rows.count and self.tail - self.head < <uint64_t>self.limit
+        ):
+            asked = self.add_row(rows, rows.position, known)
+            if asked == ASK_ROOM:
+                return asked
+            result |= asked
+            rows.position += 1
+        return result
+
+    def publish_row(self, Rows rows not None, Py_ssize_t row):
+        """Publishes one row once more; what it returns and raises is what `fill` does."""
+        if not 0 <= row < rows.count:
+            raise IndexError("there is no such row")
+        return self.add_row(rows, row, None)
+
+    cdef int add_row(self, Rows rows, Py_ssize_t row, object known) except -1:
+        cdef Span to, head, body
+        cdef int asked
+        cdef Slot *slot
+        if self.reason is not None:
+            raise self.reason
+        rows.subject_of(row, &to)
+        if not rows.data.at(row, &body):
+            body.size = 0
+        rows.encode_head(row, &head)
+        if known is not None and rows.id_size:
+            if PyBytes_FromStringAndSize(rows.scratch + rows.id_start, rows.id_size) in known:
+                self.duplicates += 1
+                return ASK_NOTHING
+        slot = &self.slots[self.tail & self.mask]
+        self.enter(to, rows, SLOT_WAITING, 0)
+        slot.row = row
+        try:
+            asked = self.outbox.add_checked(to, self.last_reply(), head, body, False, self, True)
+        except BaseException:
+            self.leave()
+            raise
+        if asked == ASK_ROOM:
+            self.leave()
+        return asked
+
+    # Outcomes -------------------------------------------------------------------------
+
+    cdef int deliver(self, const Frame *frame, Parser parser) except -1:
+        cdef uint64_t number = 0
+        cdef AckBody body
+        cdef Slot *slot
+        cdef object answer = None
+        cdef bint is_ours = (
+            frame.subject_size > self.prefix_size
+            and memcmp(frame.subject, self.reply, <size_t>self.prefix_size) == 0
+        )
+        if is_ours:
+            is_ours = parse_uint64(
+                frame.subject + self.prefix_size, frame.subject_size - self.prefix_size, &number
+            )
+        elif self.outstanding == 1 and self.tail - self.head == 1:
+            # The server rewrote the subject; with one on its way it can only be its ack.
+            number = self.head
+            is_ours = True
+        if not is_ours or number < self.head or number >= self.tail:
+            self.unclaimed += 1
+            return 0
+        slot = &self.slots[number & self.mask]
+        if slot.state != SLOT_WAITING:
+            self.unclaimed += 1
+            return 0
+        if frame.header_size == 0 and read_ack_body(frame.data, frame.data_size, &body):
+            if self.keeps_acks:
+                answer = make_pub_ack(frame.data, &body)
+        else:
+            answer = make_msg(frame, None)
+        if self.sleepers and self.outstanding - 1 <= self.low:
+            parser.stir(self)
+        # Nothing fails from here on.
+        if answer is not None:
+            Py_INCREF(answer)
+            slot.answer = <PyObject *>answer
+        if answer is None or isinstance(answer, PubAck):
+            slot.seq = body.seq
+            slot.state = SLOT_DUPLICATE if body.is_duplicate else SLOT_STORED
+        else:
+            slot.state = SLOT_ANSWERED
+        self.outstanding -= 1
+        return 0
+
+    def take(self):
+        """The PubAcks of the oldest publishes, up to the first that has none."""
+        cdef Slot *slot
+        cdef list acks = []
+        while self.head < self.tail:
+            slot = self.oldest()
+            if slot.state != SLOT_STORED and slot.state != SLOT_DUPLICATE:
+                break
+            acks.append(<object>slot.answer)
+            self.release()
+        return acks
+
+    def take_odd(self):
+        """(what became of it, answer or error, subject) of the oldest publish if it has no ack."""
+        cdef Slot *slot = self.oldest()
+        if self.head == self.tail or slot.state not in SLOT_NAMES:
+            return None
+        outcome = self.outcome(slot)
+        self.release()
+        return outcome
+
+    cdef tuple outcome(self, const Slot *slot):
+        answer = None if slot.answer == NULL else <object>slot.answer
+        subject = "" if slot.subject.at == NULL else decode_text(
+            slot.subject.at, slot.subject.size
+        )
+        return SLOT_NAMES[slot.state], answer, subject
+
+    def give_up_oldest(self):
+        """The time of the oldest publish is over: it is withdrawn, or a late ack ignored."""
+        cdef Slot *slot = self.oldest()
+        if self.head == self.tail or slot.state != SLOT_WAITING:
+            return
+        slot.state = SLOT_OVERDUE
+        if slot.frame >= self.begun and self.outbox.withdraw(self):
+            slot.state = SLOT_LATE
+            self.begun += 1
+        self.outstanding -= 1
+
+    def count_up(self, uint64_t seq, bint is_duplicate):
+        """One more row is in the stream."""
+        if is_duplicate:
+            self.duplicates += 1
+        else:
+            self.stored += 1
+        # A duplicate of what is not stored yet has no sequence.
+        if seq:
+            self.last_seq = max(self.last_seq, seq)
+            self.first_seq = seq if self.first_seq == 0 else min(self.first_seq, seq)
+
+    def sweep(self):
+        """Counts the oldest rows that are stored; (rows, row, what, answer, subject) of others.
+
+        `what` is as `take_odd` has it.
+        """
+        cdef Slot *slot
+        cdef list others = []
+        while self.head < self.tail:
+            slot = self.oldest()
+            if slot.state == SLOT_WAITING:
+                break
+            if slot.state == SLOT_STORED or slot.state == SLOT_DUPLICATE:
+                self.count_up(slot.seq, slot.state == SLOT_DUPLICATE)
+            else:
+                others.append((<object>slot.holder, slot.row, *self.outcome(slot)))
+            self.release()
+        return others
+
+    # What ends waits ------------------------------------------------------------------
+
+    def withdraw(self):
+        """Takes back all of which no byte was sent; how many. Nothing may be added after."""
+        cdef Py_ssize_t taken = self.outbox.withdraw_all(self)
+        cdef uint64_t number, left = self.frames - <uint64_t>taken
+        cdef Slot *slot
+        for number in range(self.head, self.tail):
+            slot = &self.slots[number & self.mask]
+            if slot.state == SLOT_WAITING and slot.frame >= left:
+                slot.state = SLOT_UNSENT
+                self.outstanding -= 1
+        return taken
+
+    cdef int lose(self) except -1:
+        """No ack comes any more for what waits."""
+        cdef uint64_t number
+        cdef Slot *slot
+        for number in range(self.head, self.tail):
+            slot = &self.slots[number & self.mask]
+            if slot.state == SLOT_WAITING:
+                slot.state = SLOT_LOST if slot.frame < self.begun else SLOT_UNSENT
+        self.outstanding = 0
+        self.begun = self.frames
+        self.wake(INT64_MAX)
+        return 0
+
+    def fail_tied(self, error):
+        """The link is lost, and with it what was under way; the outbox has given it up."""
+        self.gone = error
+        self.lose()
+
+    def fail_all(self, error):
+        """Nothing is answered any more; what can be taken back is."""
+        if self.reason is None:
+            self.reason = error
+        self.withdraw()
+        # What TLS has seen counts as sent.
+        self.begun = self.frames
+        self.lose()
+
+    def fail_subject(self, subject, error):
+        """Ends the oldest publish to the subject with the error; False if there is none."""
+        cdef uint64_t number
+        cdef Slot *slot
+        cdef bytes text = encode_text(subject)
+        for number in range(self.head, self.tail):
+            slot = &self.slots[number & self.mask]
+            if (
+                slot.state == SLOT_WAITING
+                and slot.subject.size == PyBytes_GET_SIZE(text)
+                and memcmp(slot.subject.at, PyBytes_AS_STRING(text), len(text)) == 0
+            ):
+                Py_INCREF(error)
+                slot.answer = <PyObject *>error
+                slot.state = SLOT_FAILED
+                self.outstanding -= 1
+                if self.is_ready():
+                    self.wake(INT64_MAX)
+                return True
+        return False
+
+
+cdef object NOTHING = object()
+
+
+# ---------------------------------------------------------------------------------------
+# Rows: messages in columns
+
+cdef const char *buffer_of(object source, list holders, Py_ssize_t *size) except? NULL:
+    """The memory of a contiguous buffer, kept by an entry of `holders`."""
+    cdef Py_buffer *view
+    try:
+        holder = memoryview(source)
+    except TypeError:
+        raise TypeError(
+            f"a column is made of contiguous buffers, not of {type(source).__name__}"
+        ) from None
+    if not holder.c_contiguous:
+        raise TypeError("a column is made of contiguous buffers")
+    view = PyMemoryView_GET_BUFFER(holder)
+    holders.append(holder)
+    size[0] = view.len
+    return <const char *>view.buf
+
+
+@cython.final
+cdef class Offsets:
+    """Where the values of a column start and end: count + 1 numbers from `first` on.
+
+    `validity`, if there is one, has a bit for each value, 0 for null, as Arrow has it.
+    """
+
+    cdef list holders
+    cdef const uint8_t *validity
+    cdef const int32_t *small
+    cdef const int64_t *large
+    cdef Py_ssize_t first
+    cdef readonly Py_ssize_t count
+
+    def __init__(
+        self, offsets, Py_ssize_t count, *, validity=None, Py_ssize_t first=0, bint is_large=False
+    ):
+        cdef Py_ssize_t size = 0
+        cdef const char *at
+        cdef list holders = []
+        if count < 0 or first < 0 or first > INT64_MAX // 16 - count:
+            raise InvalidArgumentError("count and first must not be negative")
+        if count:
+            at = buffer_of(offsets, holders, &size)
+            if size < (first + count + 1) * (8 if is_large else 4):
+                raise InvalidArgumentError(
+                    f"{count} values from {first} on need more offsets than {size} bytes hold"
+                )
+            if is_large:
+                self.large = <const int64_t *>at
+            else:
+                self.small = <const int32_t *>at
+            if validity is not None:
+                self.validity = <const uint8_t *>buffer_of(validity, holders, &size)
+                if size < (first + count + 7) // 8:
+                    raise InvalidArgumentError("the validity bitmap is too small")
+        self.holders = holders
+        self.first = first
+        self.count = count
+
+    cdef inline bint is_null(self, Py_ssize_t row) noexcept:
+        cdef Py_ssize_t at = self.first + row
+        return self.validity != NULL and not (self.validity[at >> 3] >> (at & 7)) & 1
+
+    cdef inline void get(self, Py_ssize_t row, int64_t *start, int64_t *end) noexcept:
+        cdef Py_ssize_t at = self.first + row
+        if self.large != NULL:
+            start[0] = self.large[at]
+            end[0] = self.large[at + 1]
+        else:
+            start[0] = self.small[at]
+            end[0] = self.small[at + 1]
+
+    cdef int between(self, Py_ssize_t row, Py_ssize_t limit, int64_t *start, int64_t *end) except -1:
+        """Where a value starts and ends, which must be within the limit."""
+        self.get(row, start, end)
+        if not 0 <= start[0] <= end[0] <= limit:
+            raise InvalidArgumentError(
+                f"offsets {start[0]} and {end[0]} are outside of their {limit} values"
+            )
+        return 0
+
+
+@cython.final
+cdef class Column:
+    """Texts or binary values: their bytes one after another, and where each ends."""
+
+    cdef list holders
+    cdef readonly Offsets offsets
+    cdef const char *bytes
+    cdef Py_ssize_t size
+
+    def __init__(self, Offsets offsets not None, data):
+        cdef list holders = []
+        if data is not None:
+            self.bytes = buffer_of(data, holders, &self.size)
+        self.offsets = offsets
+        self.holders = holders
+
+    cdef bint at(self, Py_ssize_t row, Span *span) except -1:
+        """Lends a value; False if it is null."""
+        cdef int64_t start = 0, end = 0
+        if self.offsets.is_null(row):
+            return False
+        self.offsets.between(row, self.size, &start, &end)
+        span.at = self.bytes + start
+        span.size = <Py_ssize_t>(end - start)
+        return True
+
+
+# An entry of Seen: 96 bits of a hash, and how often it came.
+cdef struct Sight:
+    uint64_t low
+    uint32_t high
+    uint32_t count
+
+
+@cython.final
+cdef class Seen:
+    """How often each content came so far: equal rows get ids of their own.
+
+    About 32 bytes for each row that was seen.
+    """
+
+    cdef Sight *table
+    cdef size_t capacity               # a power of two
+    cdef readonly Py_ssize_t count
+
+    def __dealloc__(self):
+        PyMem_Free(self.table)
+
+    def __len__(self):
+        return self.count
+
+    cdef inline Sight *find(self, uint64_t low, uint32_t high) noexcept:
+        cdef size_t at = <size_t>low & (self.capacity - 1)
+        while self.table[at].count and (
+            self.table[at].low != low or self.table[at].high != high
+        ):
+            at = (at + 1) & (self.capacity - 1)
+        return &self.table[at]
+
+    cdef int grow(self) except -1:
+        cdef Sight *before = self.table
+        cdef size_t i, held = self.capacity
+        cdef size_t capacity = 2 * held if held else 1024
+        cdef Sight *table = <Sight *>PyMem_Malloc(capacity * sizeof(Sight))
+        if table == NULL:
+            raise MemoryError
+        memset(table, 0, capacity * sizeof(Sight))
+        self.table = table
+        self.capacity = capacity
+        for i in range(held):
+            if before[i].count:
+                self.find(before[i].low, before[i].high)[0] = before[i]
+        PyMem_Free(before)
+        return 0
+
+    cdef uint32_t add(self, Hash content) except? 0xFFFFFFFF:
+        """How often the content came before."""
+        cdef Sight *sight
+        if 4 * <size_t>self.count >= 3 * self.capacity:
+            self.grow()
+        sight = self.find(content.low, <uint32_t>content.high)
+        if sight.count == 0:
+            sight.low = content.low
+            sight.high = <uint32_t>content.high
+            self.count += 1
+        sight.count += 1
+        return sight.count - 1
+
+
+cdef bytes ID_DIGITS = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_~"
+
+cdef enum:
+    ID_DIGIT_COUNT = 22      # of 6 bits each, for 128
+    ID_ROOM = ID_DIGIT_COUNT + 1 + 10
+
+
+cdef inline void write_digits(char *at, Hash content) noexcept:
+    cdef const char *digits = PyBytes_AS_STRING(ID_DIGITS)
+    cdef int i
+    for i in range(ID_DIGIT_COUNT):
+        at[i] = digits[content.low & 63]
+        content.low = (content.low >> 6) | (content.high << 58)
+        content.high >>= 6
+
+
+@cython.final
+cdef class Rows:
+    """Messages in columns, to be published by a Window without an object for each.
+
+    `subject` is a Column or a str for all rows. `headers` is (offsets, keys, lists, values): which
+    keys belong to a row, and which values to a key; with None for `lists` each key has
+    one. `fields` are header fields with a column for the value, null for none; `constant` is
+    header fields for every row, as text of the wire.
+    """
+
+    cdef readonly Py_ssize_t count
+    cdef public Py_ssize_t position    # the first row not yet published
+    cdef public Py_ssize_t base        # the number of its first row, among several Rows
+    cdef Column subject
+    cdef bytes fixed_subject
+    cdef Column data
+    cdef Offsets header_offsets
+    cdef Column header_keys
+    cdef Offsets header_lists
+    cdef Column header_values
+    cdef list fields                   # of (b"Key: ", Column)
+    cdef bint has_ids
+    cdef bytes constant
+    cdef bytes id_prefix               # of content ids; None without them
+    cdef Hash *hashes
+    cdef uint32_t *nths
+    cdef char *scratch                 # the header block of one row
+    cdef Py_ssize_t scratch_size
+    cdef Py_ssize_t scratch_room
+    cdef Py_ssize_t id_start           # where the block has the id of its message
+    cdef Py_ssize_t id_size
+    cdef Span last_subject             # it was checked
+
+    def __init__(
+        self,
+        Py_ssize_t count,
+        Column data not None,
+        subject,
+        *,
+        headers=None,
+        fields=(),
+        bytes constant=b"",
+        Py_ssize_t base=0,
+    ):
+        cdef Column column
+        self.count = count
+        self.base = base
+        self.data = data
+        self.constant = constant
+        self.fields = []
+        if isinstance(subject, Column):
+            self.subject = subject
+            self.check_count(self.subject.offsets)
+        else:
+            check_subject(subject)
+            self.fixed_subject = encode_text(subject)
+        self.check_count(data.offsets)
+        if headers is not None:
+            self.header_offsets, self.header_keys, self.header_lists, self.header_values = headers
+            self.check_count(self.header_offsets)
+            if self.header_keys is None or self.header_values is None:
+                raise TypeError("headers need columns of keys and of values")
+        for key, column in fields:
+            encode_fields([(key, "")])
+            self.check_count(column.offsets)
+            self.fields.append((encode_text(key) + b": ", column))
+            self.has_ids = self.has_ids or key == "Nats-Msg-Id"
+
+    def __dealloc__(self):
+        PyMem_Free(self.hashes)
+        PyMem_Free(self.nths)
+        PyMem_Free(self.scratch)
+
+    def __len__(self):
+        return self.count
+
+    cdef int check_count(self, Offsets offsets) except -1:
+        if offsets is None or offsets.count < self.count:
+            raise InvalidArgumentError(f"a column has fewer than {self.count} values")
+        return 0
+
+    def subject_text(self, Py_ssize_t row):
+        """The subject of a row, for messages; empty if it has none."""
+        cdef Span span
+        if not 0 <= row < self.count:
+            raise IndexError("there is no such row")
+        if self.subject is None:
+            return decode_text(PyBytes_AS_STRING(self.fixed_subject), len(self.fixed_subject))
+        return decode_text(span.at, span.size) if self.subject.at(row, &span) else ""
+
+    cdef int subject_of(self, Py_ssize_t row, Span *span) except -1:
+        """Lends the subject of a row, checked."""
+        cdef SubjectFault fault
+        if self.subject is None:
+            span.at = PyBytes_AS_STRING(self.fixed_subject)
+            span.size = PyBytes_GET_SIZE(self.fixed_subject)
+            return 0
+        if not self.subject.at(row, span):
+            raise InvalidArgumentError("subject is null")
+        if (
+            span.size != self.last_subject.size
+            or memcmp(span.at, self.last_subject.at, <size_t>span.size) != 0
+        ):
+            fault = check_subject_bytes(span.at, span.size)
+            if fault != SUBJECT_OK:
+                refuse_subject(decode_text(span.at, span.size), "subject", fault)
+            self.last_subject = span[0]
+        return 0
+
+    # Ids ------------------------------------------------------------------------------
+
+    def identify(self, prefix: str, key: bytes, Seen seen not None):
+        """Gives every row an id of its content: prefix, hash, and how often it came before.
+
+        The hash is over subject, headers and payload, under a key of 16 bytes.
+        """
+        cdef Hash start, after_subject, content
+        cdef Span span
+        cdef Py_ssize_t row
+        if PyBytes_GET_SIZE(key) != 16:
+            raise InvalidArgumentError("the key of ids must be 16 bytes")
+        encode_fields([("Nats-Msg-Id", prefix)])
+        memcpy(&start, PyBytes_AS_STRING(key), 16)
+        self.id_prefix = encode_text(prefix)
+        self.has_ids = True
+        PyMem_Free(self.hashes)
+        PyMem_Free(self.nths)
+        self.hashes = NULL
+        self.nths = NULL
+        self.hashes = <Hash *>PyMem_Malloc(<size_t>self.count * sizeof(Hash) + 1)
+        self.nths = <uint32_t *>PyMem_Malloc(<size_t>self.count * sizeof(uint32_t) + 1)
+        if self.hashes == NULL or self.nths == NULL:
+            raise MemoryError
+        after_subject = start
+        if self.subject is None:
+            after_subject = siphash(
+                start, PyBytes_AS_STRING(self.fixed_subject), len(self.fixed_subject)
+            )
+        for row in range(self.count):
+            content = after_subject
+            if self.subject is not None and self.subject.at(row, &span):
+                content = siphash(start, span.at, span.size)
+            if self.header_offsets is not None:
+                content = self.hash_headers(row, content)
+            if self.data.at(row, &span):
+                content = siphash(content, span.at, span.size)
+            self.hashes[row] = content
+            self.nths[row] = seen.add(content)
+        return self.count
+
+    cdef Hash hash_headers(self, Py_ssize_t row, Hash content) except *:
+        cdef int64_t entry, end = 0, value, values_end = 0, first = 0, value_first = 0
+        cdef Span span
+        if self.header_offsets.is_null(row):
+            return content
+        self.header_offsets.between(row, self.header_keys.offsets.count, &first, &end)
+        for entry in range(first, end):
+            if self.header_keys.at(<Py_ssize_t>entry, &span):
+                content = siphash(content, span.at, span.size)
+            self.values_between(entry, &value_first, &values_end)
+            for value in range(value_first, values_end):
+                if self.header_values.at(<Py_ssize_t>value, &span):
+                    content = siphash(content, span.at, span.size)
+        return content
+
+    def id_of(self, Py_ssize_t row):
+        """The content id of a row; None without ids."""
+        cdef char[ID_ROOM] text
+        if not 0 <= row < self.count:
+            raise IndexError("there is no such row")
+        if self.hashes == NULL:
+            return None
+        return decode_text(
+            PyBytes_AS_STRING(self.id_prefix), len(self.id_prefix)
+        ) + decode_text(text, self.write_id(row, text))
+
+    cdef Py_ssize_t write_id(self, Py_ssize_t row, char *at) noexcept:
+        write_digits(at, self.hashes[row])
+        at[ID_DIGIT_COUNT] = c'-'
+        return ID_DIGIT_COUNT + 1 + write_uint(at + ID_DIGIT_COUNT + 1, self.nths[row])
+
+    # Headers --------------------------------------------------------------------------
+
+    cdef int reserve(self, Py_ssize_t size) except -1:
+        """Makes room for that many bytes behind the header block."""
+        cdef char *bigger
+        cdef Py_ssize_t room
+        if self.scratch_room - self.scratch_size < size:
+            room = max(512, 2 * (self.scratch_size + size))
+            bigger = <char *>PyMem_Realloc(self.scratch, <size_t>room)
+            if bigger == NULL:
+                raise MemoryError
+            self.scratch = bigger
+            self.scratch_room = room
+        return 0
+
+    cdef int put(self, const char *at, Py_ssize_t size) except -1:
+        """Appends to the header block."""
+        self.reserve(size)
+        if size:
+            memcpy(self.scratch + self.scratch_size, at, <size_t>size)
+            self.scratch_size += size
+        return 0
+
+    cdef int values_between(self, int64_t entry, int64_t *first, int64_t *end) except -1:
+        """The values of one key."""
+        cdef Py_ssize_t limit = self.header_values.offsets.count
+        if self.header_lists is None:
+            first[0] = entry
+            end[0] = entry + 1
+            if end[0] > limit:
+                raise InvalidArgumentError("headers have fewer values than keys")
+            return 0
+        if entry >= self.header_lists.count:
+            raise InvalidArgumentError("headers have fewer lists of values than keys")
+        if self.header_lists.is_null(<Py_ssize_t>entry):
+            first[0] = end[0] = 0
+            return 0
+        return self.header_lists.between(<Py_ssize_t>entry, limit, first, end)
+
+    cdef int put_value(self, Span value) except -1:
+        """Appends the value of a field and ends its line."""
+        cdef Py_ssize_t i
+        for i in range(value.size):
+            if value.at[i] == c'\r' or value.at[i] == c'\n' or value.at[i] == 0:
+                raise InvalidArgumentError(
+                    "the value of a header must not contain line breaks or NUL: "
+                    f"{decode_text(value.at, min(value.size, 64))!r}"
+                )
+        self.put(value.at, value.size)
+        return self.put(b"\r\n", 2)
+
+    cdef int put_headers(self, Py_ssize_t row) except -1:
+        """Appends the headers of a row."""
+        cdef int64_t entry, first = 0, end = 0, value, value_first = 0, values_end = 0
+        cdef Py_ssize_t i
+        cdef Span key, text
+        if self.header_offsets.is_null(row):
+            return 0
+        self.header_offsets.between(row, self.header_keys.offsets.count, &first, &end)
+        for entry in range(first, end):
+            if not self.header_keys.at(<Py_ssize_t>entry, &key) or key.size == 0:
+                raise InvalidArgumentError("a header key must not be empty")
+            if key.size == 11 and memcmp(key.at, b"Nats-Msg-Id", 11) == 0 and self.has_ids:
+                raise InvalidArgumentError("the headers give an id, and the row has another")
+            for i in range(key.size):
+                if not is_key_byte(<uint8_t>key.at[i]):
+                    raise InvalidArgumentError(
+                        "a header key must be printable ASCII without blanks and colons: "
+                        f"{decode_text(key.at, min(key.size, 64))!r}"
+                    )
+            self.values_between(entry, &value_first, &values_end)
+            for value in range(value_first, values_end):
+                if self.header_values.at(<Py_ssize_t>value, &text):
+                    self.put(key.at, key.size)
+                    self.put(b": ", 2)
+                    self.put_value(text)
+        return 0
+
+    cdef int encode_head(self, Py_ssize_t row, Span *head) except -1:
+        """Makes the header block of a row; empty when it has no headers."""
+        cdef bytes key
+        cdef Column column
+        cdef Span text
+        self.scratch_size = 0
+        self.id_size = 0
+        self.put(b"NATS/1.0\r\n", 10)
+        self.put(PyBytes_AS_STRING(self.constant), PyBytes_GET_SIZE(self.constant))
+        for key, column in self.fields:
+            if column.at(row, &text):
+                self.put(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
+                if key == b"Nats-Msg-Id: ":
+                    self.id_start = self.scratch_size
+                    self.id_size = text.size
+                self.put_value(text)
+        if self.header_offsets is not None:
+            self.put_headers(row)
+        if self.hashes != NULL:
+            self.put(b"Nats-Msg-Id: ", 13)
+            self.id_start = self.scratch_size
+            self.put(PyBytes_AS_STRING(self.id_prefix), PyBytes_GET_SIZE(self.id_prefix))
+            self.reserve(ID_ROOM)
+            self.scratch_size += self.write_id(row, self.scratch + self.scratch_size)
+            self.id_size = self.scratch_size - self.id_start
+            self.put(b"\r\n", 2)
+        head.at = NULL
+        head.size = 0
+        if self.scratch_size > 10:
+            self.put(b"\r\n", 2)
+            head.at = self.scratch
+            head.size = self.scratch_size
+        return 0
+
+
+# ---------------------------------------------------------------------------------------
+# Links
 
 @cython.final
 cdef class Link:

@@ -29,6 +29,7 @@ from .config import ConsumerConfig, StreamConfig, stream_config
 from .consumer import Consumer
 from .errors import Error, InvalidArgumentError
 from .info import AccountInfo, PauseInfo
+from .publish_all import publish_all
 from .publisher import AckFuture, AsyncPublisher
 from .stream import Stream
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .connection import Connection
-    from .publisher import Publishable
+    from .publish_all import Publishable
 
 
 class JetStream:
@@ -190,7 +191,7 @@ class JetStream:
             raise InvalidArgumentError(
                 f"on_error must be 'raise' or 'return': {on_error!r}"
             )
-        return publisher.publish_all(
+        return publish_all(
             self._loop,
             messages,
             window=integer(window, "window", least=1),

@@ -1,4 +1,4 @@
-"""Publishing to streams: one at a time, asynchronously, or as a pipeline.
+"""Publishing to streams: one at a time, or asynchronously.
 
 Every publish ends in exactly one of three ways. It is stored: there is a PubAck. It is
 refused: an error other than PublishOutcomeUnknownError, and the message is not and will
@@ -13,26 +13,19 @@ import json
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures._base import FINISHED, RUNNING
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from . import errors
 from ._core import Gate, Msg, PubAck, Replies, Reply, parse_pub_ack
 from ._engine.arguments import Buffer, HeadersLike, seconds, unique_name
 from ._engine.publish_headers import lasting_data, lasting_headers
-from ._io.exchange import (
-    UnansweredError,
-    UnsentError,
-    exchange,
-    outcome,
-    receive,
-    send,
-)
+from ._io.exchange import UnansweredError, UnsentError, exchange, outcome, send
 from ._io.loop import Loop
 from .jetstream_errors import (
     InvalidAckError,
@@ -47,10 +40,6 @@ from .jetstream_errors import (
 TARDY = 0.01
 # How long a closing connection may take to tell what became of a publish.
 LAST_WORD = 3.0
-
-if TYPE_CHECKING:
-    # What `publish_all` takes: a subject and a payload, perhaps with headers.
-    Publishable = tuple[str, Buffer] | tuple[str, Buffer, HeadersLike | None]
 
 
 def read_ack(msg: Msg, subject: str) -> PubAck:
@@ -574,74 +563,3 @@ def _open_all(gates: deque[Gate]) -> None:
     with contextlib.suppress(IndexError):
         while gates:
             gates.popleft().open()
-
-
-def publish_all(
-    loop: Loop,
-    messages: Iterable[Publishable],
-    *,
-    window: int,
-    timeout: float,
-    on_error: Literal["raise", "return"],
-) -> Iterator[PubAck | errors.Error]:
-    """Publishes the messages as a pipeline and yields their acks in order.
-
-    At most `window` messages are on their way. Each has `timeout` from its sending. An
-    iterator that ends before its messages do takes back what is not sent.
-    """
-    replies = loop.request_inbox()
-    under_way: deque[tuple[Reply, float]] = deque()
-    unsent: dict[Reply, Exception] = {}
-
-    def first() -> PubAck | errors.Error:
-        reply, deadline = under_way[0]
-        try:
-            if reply in unsent:
-                raise unsent.pop(reply)
-            return read_ack(receive(loop, reply, deadline), reply.subject)
-        except (UnsentError, UnansweredError) as error:
-            problem = failure(error, reply.subject, None)
-            if on_error == "raise":
-                raise problem from error
-            return problem
-        except errors.Error as error:
-            problem = certain(error, reply.subject, None)
-            if on_error == "raise":
-                raise problem from error.__cause__
-            return problem
-        finally:
-            replies.drop(reply)
-            under_way.popleft()
-
-    source = iter(messages)
-    broken: Exception | None = None
-    try:
-        while True:
-            try:
-                message = next(source)
-            except StopIteration:
-                break
-            except Exception as error:  # noqa: BLE001 - it is raised in its turn
-                broken = error
-                break
-            subject, data, headers = message if len(message) == 3 else (*message, None)
-            while under_way and (len(under_way) >= window or under_way[0][0].ready):
-                yield first()
-            reply = replies.draft(subject)
-            deadline = monotonic() + timeout
-            under_way.append((reply, deadline))
-            try:
-                replies.enter(reply)
-                if reply.error is None:
-                    send(loop, subject, data, headers, reply, deadline, is_urgent=False)
-            except Exception as error:  # noqa: BLE001 - it is raised in its turn
-                unsent[reply] = error
-                reply.fail(error)
-        while under_way:
-            yield first()
-        if broken is not None:
-            raise broken
-    finally:
-        for reply, _ in under_way:
-            loop.outbox.withdraw(reply)
-            replies.drop(reply)

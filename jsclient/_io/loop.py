@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from .. import errors, events
 from .._core import (
+    Answers,
     Awaited,
     Courier,
     Gate,
@@ -800,7 +801,7 @@ class Loop:
             if isinstance(entry.route, Inbox):
                 entry.route.clear()
                 entry.route.end(self.closed_error())
-            elif isinstance(entry.route, Replies):
+            elif isinstance(entry.route, Answers):
                 entry.route.fail_all(self.closed_error())
                 if entry.on_notice is not None:
                     self._farewells.append(entry.on_notice)

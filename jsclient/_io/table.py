@@ -12,7 +12,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .. import errors
-from .._core import Inbox, PushInbox, Replies, Route, Routes, sub_frame, unsub_frame
+from .._core import (
+    Answers,
+    Inbox,
+    PushInbox,
+    Replies,
+    Route,
+    Routes,
+    sub_frame,
+    unsub_frame,
+)
 
 if TYPE_CHECKING:
     from ..push import PushSubscription
@@ -110,7 +119,7 @@ class Table:
             if entry.asked is not None and entry.asked == error.subject:
                 self.end(entry, error)
                 return True
-            if isinstance(entry.route, Replies) and entry.route.fail_subject(
+            if isinstance(entry.route, Answers) and entry.route.fail_subject(
                 error.subject, error
             ):
                 entry.notice()
@@ -124,7 +133,7 @@ class Table:
                 self.remove(sid)
         if isinstance(entry.route, Inbox):
             entry.route.end(error)
-        elif isinstance(entry.route, Replies):
+        elif isinstance(entry.route, Answers):
             entry.route.fail_all(error)
             entry.notice()
             if entry.route is self.replies:
@@ -135,7 +144,7 @@ class Table:
         for sid, entry in list(self.entries.items()):
             if entry.asked is not None:
                 self.end(entry, gone)
-            elif isinstance(entry.route, Replies):
+            elif isinstance(entry.route, Answers):
                 entry.route.fail_tied(gone)
                 entry.notice()
             elif entry.is_draining:

@@ -1,0 +1,152 @@
+"""Publishing an iterable as a pipeline: many on their way, acks in order.
+
+The publishes are slots of a compiled Window, not objects. Each ends as one of its
+three outcomes, as `publisher` has them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from time import monotonic
+from typing import TYPE_CHECKING, Literal
+
+from . import errors
+from ._core import Msg, PubAck, Window
+from ._engine.arguments import unique_name
+from ._io.exchange import UnansweredError, UnsentError
+from ._io.loop import Loop
+from .publisher import certain, failure, read_ack
+
+if TYPE_CHECKING:
+    from ._core import _OddOutcome
+    from ._engine.arguments import Buffer, HeadersLike
+
+    # What `publish_all` takes: a subject and a payload, perhaps with headers.
+    Publishable = tuple[str, Buffer] | tuple[str, Buffer, HeadersLike | None]
+
+
+@contextlib.contextmanager
+def open_window(loop: Loop, limit: int, *, keeps_acks: bool) -> Iterator[Window]:
+    """A window with its inbox; what is unsent at the end is never sent."""
+    prefix = f"{loop.options.inbox_prefix}.{unique_name()}."
+    window = Window(prefix, loop.outbox, limit, keeps_acks)
+    sid = loop.subscribe(prefix + "*", None, window)
+    try:
+        yield window
+    finally:
+        window.withdraw()
+        if not loop.is_closing:
+            loop.unsubscribe(sid)
+
+
+def make_way(loop: Loop, asked: int, deadline: float) -> None:
+    """Waits for what the outbox asked for: a link (3) or room (2).
+
+    Raises UnsentError when the deadline passes.
+    """
+    if asked == 3:
+        if not loop.wait(loop.linked, deadline):
+            raise UnsentError("there was no link to the server in time")
+        loop.check_open()
+        return
+    room = loop.outbox.await_room()
+    loop.wake()  # whoever is in select must learn that the socket is full
+    if not loop.wait(room, deadline):
+        raise UnsentError("the outgoing buffer stayed full")
+
+
+def odd_outcome(
+    window: Window, odd: _OddOutcome, msg_id: str | None = None
+) -> PubAck | Exception:
+    """What became of a publish that got no usual ack."""
+    what, answer, subject = odd
+    if what == "answered":
+        assert isinstance(answer, Msg)
+        try:
+            return read_ack(answer, subject)
+        except errors.Error as error:
+            return error
+    if what == "failed":
+        assert isinstance(answer, Exception)
+        if isinstance(answer, errors.Error):
+            return certain(answer, subject, msg_id)
+        return answer
+    if what == "overdue":
+        late = UnansweredError("no answer came in time", is_lost=False)
+        return failure(late, subject, msg_id)
+    if what == "late":
+        return failure(UnsentError("the link did not take it in time"), subject, msg_id)
+    reason = window.reason
+    if reason is None:
+        gone = str(window.gone)
+        if what == "lost":
+            return failure(UnansweredError(gone, is_lost=True), subject, msg_id)
+        return failure(UnsentError(gone, is_lost=True), subject, msg_id)
+    if what == "unsent":
+        return reason
+    if isinstance(reason, errors.PermissionsViolationError):
+        return certain(reason, subject, msg_id)
+    return failure(UnansweredError(str(reason), is_lost=True), subject, msg_id)
+
+
+def publish_all(
+    loop: Loop,
+    messages: Iterable[Publishable],
+    *,
+    window: int,
+    timeout: float,
+    on_error: Literal["raise", "return"],
+) -> Iterator[PubAck | errors.Error]:
+    """Publishes the messages as a pipeline and yields their acks in order.
+
+    At most `window` messages are on their way. Each has `timeout` from its sending. An
+    iterator that ends before its messages do takes back what is not sent.
+    """
+    source = iter(messages)
+    broken: Exception | None = None
+    stuck_until: float | None = None  # of a message that found no room
+    loop.check_open()
+    with open_window(loop, window, keeps_acks=True) as acks:
+        while not acks.is_exhausted or len(acks):
+            asked = 0
+            try:
+                asked = acks.feed(source, timeout)
+            except Exception as error:  # noqa: BLE001 - it is raised in its turn
+                broken = error
+                acks.end_source()
+            if asked == 1:
+                loop.alert()
+            elif asked:
+                if stuck_until is None:
+                    stuck_until = monotonic() + timeout
+                try:
+                    make_way(loop, asked, stuck_until)
+                except UnsentError as error:
+                    subject = acks.pending[0]
+                    acks.refuse_pending(failure(error, subject, None))
+                except errors.Error as error:
+                    acks.refuse_pending(error)
+                continue
+            stuck_until = None
+            if len(acks) and not acks.has_outcome:
+                _await_acks(loop, acks)
+            yield from acks.take()
+            odd = acks.take_odd()
+            if odd is not None:
+                ended = odd_outcome(acks, odd)
+                if isinstance(ended, PubAck) or (
+                    on_error == "return" and isinstance(ended, errors.Error)
+                ):
+                    yield ended
+                else:
+                    raise ended
+        if broken is not None:
+            raise broken
+
+
+def _await_acks(loop: Loop, acks: Window) -> None:
+    """Waits for some acks; the oldest publish is given up when its ack is overdue."""
+    acks.await_some()
+    if not loop.wait(acks, monotonic() + acks.time_left):
+        acks.give_up_oldest()
