@@ -4880,7 +4880,9 @@ cdef class Offsets:
             start[0] = self.small[at]
             end[0] = self.small[at + 1]
 
-    cdef int between(self, Py_ssize_t row, Py_ssize_t limit, int64_t *start, int64_t *end) except -1:
+    cdef int between(
+        self, Py_ssize_t row, Py_ssize_t limit, int64_t *start, int64_t *end
+    ) except -1:
         """Where a value starts and ends, which must be within the limit."""
         self.get(row, start, end)
         if not 0 <= start[0] <= end[0] <= limit:

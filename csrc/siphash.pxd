@@ -58,7 +58,7 @@ cdef inline Hash siphash(Hash key, const char *data, Py_ssize_t size) noexcept n
     cdef uint64_t word
     cdef uint8_t[8] tail
     cdef Hash result
-    cdef int i
+    cdef int i, _round
     state.a = key.low ^ <uint64_t>0x736F6D6570736575
     state.b = key.high ^ <uint64_t>0x646F72616E646F6D ^ 0xEE
     state.c = key.low ^ <uint64_t>0x6C7967656E657261
@@ -82,11 +82,11 @@ cdef inline Hash siphash(Hash key, const char *data, Py_ssize_t size) noexcept n
     sip_round(&state)
     state.a ^= word
     state.c ^= 0xEE
-    for i in range(4):
+    for _round in range(4):
         sip_round(&state)
     result.low = state.a ^ state.b ^ state.c ^ state.d
     state.b ^= 0xDD
-    for i in range(4):
+    for _round in range(4):
         sip_round(&state)
     result.high = state.a ^ state.b ^ state.c ^ state.d
     return result
