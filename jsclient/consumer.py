@@ -206,12 +206,14 @@ class Consumer:
         no_wait: bool,
         idle_heartbeat: Seconds | None,
         pull: PullOptions,
+        *,
+        no_wait_first: bool = False,
     ) -> Order:
         """What a fetch asks for; the last one again if nothing else is asked for."""
         key = None
         if max_bytes is idle_heartbeat is None and not pull:
             integer(max_messages, "max_messages", least=1)
-            key = (self._info, max_messages, limit, no_wait)
+            key = (self._info, max_messages, limit, no_wait, no_wait_first)
             if self._last_order is not None and self._last_order[0] == key:
                 return self._last_order[1]
         doing = f"fetch from {self!r}"
@@ -226,6 +228,7 @@ class Consumer:
             idle_heartbeat=idle_heartbeat,
             doing=doing,
         )
+        policy = policy._replace(no_wait_first=no_wait_first)
         fields = pull_fields(config, pull)
         order = Order.of(self._pull_subject, policy, fields, self._courier())
         if key is not None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from . import consumer as consumers_api
-from . import publisher
+from . import publisher, subscribing
 from . import stream as streams_api
 from ._api import Api, Listing, api_prefix, literal_prefix
 from ._core import PubAck
@@ -31,6 +31,7 @@ from .errors import Error, InvalidArgumentError
 from .info import AccountInfo, PauseInfo
 from .publish_all import publish_all
 from .publisher import AckFuture, AsyncPublisher
+from .pull_subscription import PullSubscription
 from .stream import Stream
 
 if TYPE_CHECKING:
@@ -238,6 +239,50 @@ class JetStream:
             flow=integer(flow, "flow", least=1),
             max_outstanding=integer(max_outstanding, "max_outstanding", least=1),
             on_gap=on_gap,
+        )
+
+    # Subscriptions --------------------------------------------------------------------
+
+    def pull_subscribe(
+        self,
+        subject: str | None = None,
+        durable: str | None = None,
+        *,
+        stream: str | None = None,
+        consumer: str | None = None,
+        config: ConsumerConfig | None = None,
+        delete_on_close: bool | None = None,
+        timeout: Seconds | None = None,
+        **fields: Any,
+    ) -> PullSubscription:
+        """Messages of a subject, a fetch at a time; see docs/subscribe.md.
+
+        `Stream.create_consumer` and `Consumer.fetch` do the same in two steps.
+
+        Args:
+            subject: what to read; the stream is found by it unless it is given.
+            durable: a consumer that is used if it is there, else made.
+            consumer: a consumer that must be there; if it cannot be looked up, the
+                first fetch tells.
+            config, fields: how it is configured; one that is there must be so already.
+            delete_on_close: whether a consumer that this call has made is deleted at
+                the end of the subscription; by default it is.
+
+        Raises:
+            NoMatchingStreamError: no stream, or more than one, has the subject.
+            SubscriptionMismatchError: the consumer is not as asked for; a subclass says
+                what is different.
+        """
+        return subscribing.pull_subscribe(
+            self._api,
+            subject,
+            stream=stream,
+            consumer=consumer,
+            config=config,
+            options={"durable_name": durable},
+            fields=fields,
+            delete_on_close=delete_on_close,
+            timeout=timeout,
         )
 
     # Streams --------------------------------------------------------------------------

@@ -77,6 +77,17 @@ The tree, with the classes that a class also is, and the server's numbers:
         │   └── LostPullError                 no status came
         ├── PushError                         a push consumer sent an error
         │   └── MessageGapError               deliveries of it did not arrive
+        ├── NoMatchingStreamError             not exactly one stream has the subject
+        ├── SubscriptionMismatchError         it does not fit the consumer that is there
+        │   ├── SubjectMismatchError          the consumer filters another subject
+        │   ├── PushConsumerMismatchError     a pull subscription to a push consumer
+        │   ├── PullConsumerMismatchError     a push subscription to a pull consumer
+        │   ├── NoDeliverGroupError           a queue for a consumer without a group
+        │   ├── DuplicateSubscriptionError    somebody else is subscribed already
+        │   ├── QueueRequiredError            the consumer is for a queue group
+        │   ├── QueueMismatchError            the consumer is for another queue group
+        │   ├── QueueStatusError              heartbeats or flow control in a queue
+        │   └── ConfigMismatchError           fields of the consumer are different
         └── UnsupportedByServerError          the server is too old for it
 
 Names follow numbers only: the server's texts change from release to release.
@@ -84,7 +95,7 @@ Names follow numbers only: the server's texts change from release to release.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .errors import Error, NoRespondersError, TimeoutError
@@ -95,6 +106,7 @@ __all__ = [
     "AtomicBatchError",
     "BadPullError",
     "BadRequestError",
+    "ConfigMismatchError",
     "ConsumerCreateError",
     "ConsumerDeletedError",
     "ConsumerExistsError",
@@ -103,6 +115,7 @@ __all__ = [
     "ConsumerOfflineError",
     "CounterError",
     "DuplicateInProcessError",
+    "DuplicateSubscriptionError",
     "ExpectedStreamError",
     "FastBatchError",
     "FlowControlAckError",
@@ -134,16 +147,23 @@ __all__ = [
     "MessageTooLargeError",
     "MirrorNotUpdatableError",
     "MissedHeartbeatError",
+    "NoDeliverGroupError",
+    "NoMatchingStreamError",
     "NoStreamResponseError",
     "PedanticError",
     "PriorityGroupError",
     "PublishOutcomeUnknownError",
     "PublishTimeoutError",
+    "PullConsumerMismatchError",
     "PullError",
     "PullLimitError",
     "PurgeFailedError",
     "PushConsumerError",
+    "PushConsumerMismatchError",
     "PushError",
+    "QueueMismatchError",
+    "QueueRequiredError",
+    "QueueStatusError",
     "RequiredApiLevelError",
     "RequiredApiLevelPullError",
     "RollupFailedError",
@@ -155,7 +175,9 @@ __all__ = [
     "StreamOfflineError",
     "StreamSealedError",
     "StreamStoreFailedError",
+    "SubjectMismatchError",
     "SubjectsOverlapError",
+    "SubscriptionMismatchError",
     "TooManyBatchesError",
     "TooManyPendingError",
     "TooManyRequestsError",
@@ -569,6 +591,74 @@ class MessageGapError(PushError):
     def missing(self) -> int:
         """How many deliveries are lost; 0 if the consumer began to count anew."""
         return max(0, self.came - self.expected)
+
+
+class NoMatchingStreamError(JetStreamError):
+    """No stream, or more than one, has messages of `subject`: name the `stream`."""
+
+    def __init__(self, subject: str, streams: Sequence[str] = ()) -> None:
+        found = f"streams {', '.join(streams)} have" if streams else "no stream has"
+        super().__init__(f"{found} messages of {subject!r}: give a stream by name")
+        self.subject = subject
+        self.streams = tuple(streams)
+
+
+class SubscriptionMismatchError(JetStreamError):
+    """A subscription does not fit the consumer of its name, which is left as it is."""
+
+    def __init__(self, stream: str, consumer: str, why: str) -> None:
+        super().__init__(f"consumer {consumer!r} of stream {stream!r} {why}")
+        self.stream = stream
+        self.consumer = consumer
+
+
+class SubjectMismatchError(SubscriptionMismatchError):
+    """The consumer delivers other subjects than the subscription asks for."""
+
+
+class PushConsumerMismatchError(SubscriptionMismatchError):
+    """It is a push consumer: a pull subscription cannot read it."""
+
+
+class PullConsumerMismatchError(SubscriptionMismatchError):
+    """It is a pull consumer: only a pull subscription can read it."""
+
+
+class NoDeliverGroupError(SubscriptionMismatchError):
+    """The consumer was made without a deliver group: a queue cannot share it."""
+
+
+class DuplicateSubscriptionError(SubscriptionMismatchError):
+    """Somebody is subscribed to the consumer, and it has room for one."""
+
+
+class QueueRequiredError(SubscriptionMismatchError):
+    """The consumer was made for a queue group: subscribe with that `queue`."""
+
+
+class QueueMismatchError(SubscriptionMismatchError):
+    """The consumer was made for another queue group."""
+
+
+class QueueStatusError(SubscriptionMismatchError):
+    """Members of a queue cannot share heartbeats or flow control."""
+
+
+class ConfigMismatchError(SubscriptionMismatchError):
+    """The consumer is configured otherwise than asked for, and was not changed.
+
+    `differences` has, by field, what was asked for and what the consumer has.
+    """
+
+    def __init__(
+        self, stream: str, consumer: str, differences: Mapping[str, tuple[Any, Any]]
+    ) -> None:
+        fields = ", ".join(
+            f"{name}={actual!r} (asked for: {wanted!r})"
+            for name, (wanted, actual) in differences.items()
+        )
+        super().__init__(stream, consumer, f"is left as it is, with {fields}")
+        self.differences = dict(differences)
 
 
 class UnsupportedByServerError(JetStreamError):

@@ -15,8 +15,10 @@ Silence is judged only while a pull is open, and by what arrived, not by what wa
 handled.
 
 A conversation that fetches asks for what it wants, and again only if its link or its
-server went away. One that consumes goes on until it is stopped or hopeless. After a
-refusal it pauses, longer each time, until a message or a heartbeat comes.
+server went away. It may ask first for what is there (`no_wait_first`, ADR-13): if that
+is something it is content, else it asks again and waits. One that consumes goes on
+until it is stopped or hopeless. After a refusal it pauses, longer each time, until a
+message or a heartbeat comes.
 
 States: *idle* until `started`, then *running*; *ended* once, with an error or without.
 Data and `now` come in. `brought`, `holds` and `heard` tell what came, in this order,
@@ -71,17 +73,25 @@ class Pull:
         "asked_bytes",
         "asked_messages",
         "bytes",
+        "is_trial",
         "lost_at",
         "messages",
     )
 
     def __init__(
-        self, messages: int, bytes_: int, *, asked_at: float, lost_at: float
+        self,
+        messages: int,
+        bytes_: int,
+        *,
+        asked_at: float,
+        lost_at: float,
+        is_trial: bool = False,
     ) -> None:
         self.asked_messages = messages
         self.asked_bytes = bytes_
         self.asked_at = asked_at
         self.lost_at = lost_at
+        self.is_trial = is_trial  # it asks for what is there; another may follow
         self.messages = 0
         self.bytes = 0  # as the server charges them
 
@@ -102,23 +112,33 @@ class Pull:
 
 
 def new_ask(
-    policy: Policy, number: int, batch: int, max_bytes: int, left: float
+    policy: Policy,
+    number: int,
+    batch: int,
+    max_bytes: int,
+    left: float,
+    *,
+    is_trial: bool = False,
 ) -> Ask:
     """A pull, which a fetch makes with so much time left."""
     expires, heartbeat = policy.expires, policy.heartbeat
-    if policy.no_wait:
-        expires = 0.0
+    no_wait = policy.no_wait or is_trial
+    if no_wait:
+        expires = heartbeat = 0.0
     elif policy.is_fetch:
         expires = max(left - min(LEAD, 0.1 * left), 0.001)
         if 2 * heartbeat > expires:
             heartbeat = 0.0
-    return Ask(number, batch, max_bytes, expires, heartbeat, policy.no_wait)
+    return Ask(number, batch, max_bytes, expires, heartbeat, no_wait)
 
 
 def first_ask(policy: Policy) -> Ask:
     """The pull with which a fetch begins, which may bring all that it wants."""
     batch = min(policy.max_messages, policy.batch_limit or policy.max_messages)
-    return new_ask(policy, 1, batch, policy.max_bytes, policy.expires)
+    is_trial = policy.no_wait_first
+    return new_ask(
+        policy, 1, batch, policy.max_bytes, policy.expires, is_trial=is_trial
+    )
 
 
 class Conversation:
@@ -135,6 +155,7 @@ class Conversation:
         self.error: JetStreamError | None = None
         self._is_linked = False
         self._is_stopped = False
+        self._is_waiting = not policy.no_wait_first
         self._finish_at = math.inf  # of a fetch
         self._heartbeat = 0.0  # that the open pulls were promised
         self._heard_at = -math.inf  # or asked at, if that was later
@@ -238,7 +259,8 @@ class Conversation:
             for number, pull in list(self.open.items()):
                 if now >= pull.lost_at and not self.is_ended:
                     self._close(number, is_certain=False)
-                    self._warn(self._problem(LostPullError, "a pull got no answer"))
+                    if not self._was_trial(pull):
+                        self._warn(self._problem(LostPullError, "a pull got no answer"))
         self._settle(now)
 
     def missing(self, error: JetStreamError) -> None:
@@ -273,6 +295,8 @@ class Conversation:
             verdict = Verdict.RETRY if self.policy.is_patient else Verdict.FATAL
         if verdict is Verdict.FATAL:
             self._end(error)
+        elif verdict is not Verdict.SIZE and not error and self._was_trial(ended):
+            pass
         elif is_fetch and verdict is not Verdict.RELINK:
             if verdict is Verdict.SIZE and self.arrived == 0:
                 error = self._too_large(ended)
@@ -291,6 +315,14 @@ class Conversation:
                 ended.messages == 0 and now < ended.asked_at + FIRST_PAUSE
             ):
                 self._back_off(now)
+
+    def _was_trial(self, ended: Pull) -> bool:
+        """Whether the pull asked for what is there: if that is nothing, we wait."""
+        if ended.is_trial and self.arrived:
+            self._end(None)
+        elif ended.is_trial:
+            self._is_waiting = True
+        return ended.is_trial
 
     def _did_not_fit(self, ended: Pull, now: float) -> None:
         """The next message was larger than what was left of a pull.
@@ -402,9 +434,13 @@ class Conversation:
         policy = self.policy
         number = self._last_pull + 1
         left = self._finish_at - now
-        ask = new_ask(policy, number, batch, max_bytes, left)
-        lost_at = math.inf if policy.is_fetch else now + policy.expires + GRACE
-        pull = Pull(batch, max_bytes, asked_at=now, lost_at=lost_at)
+        is_trial = not self._is_waiting
+        ask = new_ask(policy, number, batch, max_bytes, left, is_trial=is_trial)
+        lost_at = math.inf
+        if is_trial or not policy.is_fetch:
+            # A consumer at its limits does not answer a pull that does not wait.
+            lost_at = now + ask.expires + GRACE
+        pull = Pull(batch, max_bytes, asked_at=now, lost_at=lost_at, is_trial=is_trial)
         # The ledger and what is done for it change together: no call stands between, in
         # which a signal handler could raise.
         self._last_pull = number

@@ -23,6 +23,7 @@ class Policy(NamedTuple):
     heartbeat: float = 0.0  # 0: none
     stop_after: int = 0  # 0: never
     no_wait: bool = False
+    no_wait_first: bool = False  # a fetch that waits only if there is nothing yet
     batch_limit: int = 0  # what the consumer accepts; 0: anything
     is_patient: bool = False  # waits for another consumer when its own is deleted
     is_fragile: bool = False  # trouble that is otherwise overcome ends it

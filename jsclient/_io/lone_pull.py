@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from .. import errors
 from .._core import Courier, Lane, PullInbox
-from .._engine.pull import Ask, Policy, first_ask
+from .._engine.pull import GRACE, Ask, Policy, first_ask
 from .loop import Loop
-from .pulling import Lanes
+from .pulling import Lanes, Pulling
 
 
 class Order(NamedTuple):
@@ -41,6 +41,13 @@ class Order(NamedTuple):
         ask = first_ask(policy)
         return cls(subject, policy, fields, courier, ask, ask.body(fields))
 
+    @property
+    def patience(self) -> float:
+        """After how much silence the pull is the machine's business."""
+        if self.policy.no_wait_first:
+            return GRACE
+        return 2 * (self.ask.heartbeat or math.inf)
+
 
 class LonePull:
     """One pull and the thread that waits for all of it."""
@@ -49,6 +56,8 @@ class LonePull:
         self, loop: Loop, lanes: Lanes, order: Order, inbox: PullInbox
     ) -> None:
         self.asked_at = -math.inf
+        self.heir: Pulling | None = None  # who has taken over
+        self.is_cut = False
         self._loop = loop
         self._lanes = lanes
         self._order = order
@@ -65,15 +74,13 @@ class LonePull:
         lane = self._lane
         if lane is None:
             return False
-        # Silence is the machine's business.
-        heartbeat = self._order.ask.heartbeat
-        self._loop.wait(lane, min(finish_at, now + 2 * (heartbeat or math.inf)))
+        self._loop.wait(lane, min(finish_at, now + self._order.patience))
         return lane.is_spent
 
     def _ask(self) -> None:
         loop, order = self._loop, self._order
         loop.check_open()
-        if loop.live is None or not loop.outbox.is_up:
+        if self.is_cut or loop.live is None or not loop.outbox.is_up:
             return
         lane = self._lane = self._lanes.take(None)
         lane.open(
@@ -94,6 +101,17 @@ class LonePull:
         """Its lane, which belongs to the caller from now on; None if it has none."""
         lane, self._lane = self._lane, None
         return lane
+
+    def cut(self) -> None:
+        """Ends the fetch from another thread: it returns what came until now."""
+        self._loop.call(self._cut)
+
+    def _cut(self) -> None:
+        self.is_cut = True
+        if self._lane is not None:
+            self._lane.lose()
+        elif self.heir is not None:
+            self.heir.end()
 
     def leave(self) -> None:
         """Takes leave of the server, if nobody has taken over."""

@@ -205,6 +205,10 @@ class Pulling:
                 self._act()
             else:
                 self._take_over(lane, lone.asked_at, finish_at, is_linked=is_linked)
+            if lone is not None:
+                lone.heir = self
+                if lone.is_cut:
+                    self.end()
 
         self._loop.call(begin)
 
@@ -227,9 +231,10 @@ class Pulling:
     def stop(self) -> None:
         """Ends it; messages that were not taken are left to the server."""
         if not self.over.is_open:
-            self._loop.call(self._stop)
+            self._loop.call(self.end)
 
-    def _stop(self) -> None:
+    def end(self) -> None:
+        """The same, at the helm."""
         self._take_pin()
         self._machine.stopped()
         self._act()
@@ -332,7 +337,7 @@ class Pulling:
             self._closed_error = error
             self.inbox.end(error)
             self.over.open()
-        self._loop.helm.run(self._stop)
+        self._loop.helm.run(self.end)
 
     def missing(self, error: JetStreamError) -> None:
         """The consumer is gone for certain."""

@@ -83,13 +83,17 @@ def consume_policies(draw: st.DrawFn) -> Policy:
 
 @st.composite
 def fetch_policies(draw: st.DrawFn) -> Policy:
-    by_bytes, no_wait = draw(st.booleans()), draw(st.booleans())
+    by_bytes = draw(st.booleans())
+    no_wait, no_wait_first = draw(
+        st.sampled_from([(False, False), (False, True), (True, False)])
+    )
     return Policy(
         is_fetch=True,
         max_messages=draw(st.integers(1, 20)),
         max_bytes=draw(st.integers(200, 2000)) if by_bytes else 0,
         heartbeat=0.0 if no_wait else draw(st.sampled_from([0.0, 0.5, 2.0])),
         no_wait=no_wait,
+        no_wait_first=no_wait_first,
         batch_limit=draw(st.sampled_from([0, 3])) if by_bytes else 0,
     )
 

@@ -1,0 +1,247 @@
+"""Pull subscriptions: messages of a consumer, a fetch at a time (ADR-13).
+
+A fetch asks for what is there, without waiting. If that is nothing, it asks again and
+waits. It is the same machine as that of `Consumer.fetch`, which waits from the start.
+"""
+
+from __future__ import annotations
+
+import threading
+from time import monotonic
+from typing import TYPE_CHECKING, NoReturn
+
+from . import errors
+from ._core import Msg, PullInbox
+from ._engine.arguments import Seconds, integer, seconds
+from ._io.lone_pull import LonePull, Order
+from .consuming import FetchResult, fetch
+from .info import ConsumerInfo
+from .jetstream_errors import ConsumerNotFoundError, StreamNotFoundError
+from .pull_options import PullOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .consumer import Consumer
+    from .ownership import Ownership
+
+
+class PullSubscription:
+    """A consumer that is read by fetches. Made by `JetStream.pull_subscribe`.
+
+        with js.pull_subscribe("orders.*", durable="worker") as sub:
+            for msg in sub.fetch(10, timeout=5.0):
+                msg.ack()
+
+    Several threads may fetch; each message goes to one of them.
+    """
+
+    def __init__(self, consumer: Consumer, ownership: Ownership, subject: str) -> None:
+        self.subject = subject
+        self._consumer = consumer
+        self._ownership = ownership
+        self._loop = consumer._api.loop
+        self._changed = threading.Condition()
+        self._is_ended = False
+        self._limit: int | None = None  # of messages in all
+        self._delivered = 0
+        self._wanted = 0  # by fetches that are under way
+        self._running: set[LonePull] = set()
+
+    # Reading --------------------------------------------------------------------------
+
+    def fetch(
+        self,
+        max_messages: int = 1,
+        timeout: Seconds = 5.0,
+        *,
+        idle_heartbeat: Seconds | None = None,
+        **pull: Unpack[PullOptions],
+    ) -> FetchResult:
+        """The messages that are there, up to that many, or those that come in time.
+
+        If there are some it returns them at once. Else it waits until all of them came
+        or the time is over, and returns what came; `error` of the result says why it
+        ended early. Raises TimeoutError when nothing came, and the server's error if
+        there was one.
+
+        Options of the pull: `group`, `priority`, `min_pending`, `min_ack_pending`.
+        """
+        limit = seconds(timeout)
+        consumer = self._consumer
+
+        def order_of(count: int) -> Order:
+            return consumer._order(
+                count, None, limit, False, idle_heartbeat, pull, no_wait_first=limit > 0
+            )
+
+        order = order_of(max_messages)
+        # Without any time the server is still given a moment to say what it has.
+        deadline = monotonic() + (limit or 1.0)
+        count = self._reserve(max_messages, deadline)
+        if count < max_messages:
+            order = order_of(count)
+        came = 0
+        inbox = PullInbox(order.courier)
+        lone = LonePull(self._loop, consumer._own_lanes(), order, inbox)
+        try:
+            self._enter(lone)
+            found = fetch(
+                self._loop,
+                lone,
+                inbox,
+                lambda: consumer._pulling(order.policy, order.fields, inbox=inbox),
+                max(0.0, deadline - monotonic()),
+            )
+            came = len(found)
+        finally:
+            self._leave(lone, count, came)
+        if not found:
+            self._raise_end()
+            raise errors.TimeoutError(
+                f"no message of {self._ownership.name!r} within {limit:g} s"
+            )
+        return found
+
+    def next(
+        self,
+        timeout: Seconds = 5.0,
+        *,
+        idle_heartbeat: Seconds | None = None,
+        **pull: Unpack[PullOptions],
+    ) -> Msg:
+        """The next message; TimeoutError when none came in time."""
+        return self.fetch(1, timeout, idle_heartbeat=idle_heartbeat, **pull)[0]
+
+    def _reserve(self, wanted: int, deadline: float) -> int:
+        """How many of the wanted messages are within the limit of the subscription."""
+        with self._changed:
+            while True:
+                self._raise_end()
+                room = wanted
+                if self._limit is not None:
+                    room = min(room, self._limit - self._delivered - self._wanted)
+                if room > 0:
+                    self._wanted += room
+                    return room
+                # Other fetches have asked for all the rest.
+                if not self._changed.wait(deadline - monotonic()):
+                    raise errors.TimeoutError("no message was left by other fetches")
+
+    def _enter(self, lone: LonePull) -> None:
+        with self._changed:
+            self._running.add(lone)
+            is_ended = self._is_ended
+        if is_ended:
+            lone.cut()
+
+    def _leave(self, lone: LonePull, wanted: int, came: int) -> None:
+        with self._changed:
+            self._running.discard(lone)
+            self._delivered += came
+            self._wanted -= wanted
+            self._changed.notify_all()
+
+    def _raise_end(self) -> None:
+        self._loop.check_open()
+        if not self.is_active:
+            raise errors.SubscriptionClosedError(f"{self!r} has ended")
+
+    # Ending ---------------------------------------------------------------------------
+
+    def unsubscribe(
+        self, limit: int | None = None, *, timeout: Seconds | None = None
+    ) -> None:
+        """Ends the subscription at once, or after `limit` messages in all.
+
+        At once also means for fetches under way. Then the consumer is deleted, if the
+        subscription made it; raises what the server says to that. A limit deletes
+        nothing: the last messages want to be acknowledged first.
+        """
+        self._loop.check_open()
+        if limit is not None:
+            integer(limit, "limit", least=1)
+            with self._changed:
+                self._limit = limit
+                self._changed.notify_all()
+            return
+        self._end()
+        self._ownership.release(timeout)
+
+    def drain(self, timeout: Seconds | None = 5.0) -> None:
+        """Ends the subscription; fetches under way return what the server has sent.
+
+        Then the consumer is deleted, if the subscription made it; if that fails,
+        `on_event` is told.
+        """
+        limit = seconds(timeout)
+        deadline = monotonic() + limit
+        self._loop.check_open()
+        self._end()
+        with self._changed:
+            in_time = self._changed.wait_for(
+                lambda: not self._running, min(limit, threading.TIMEOUT_MAX)
+            )
+        self._ownership.release_quietly(max(0.0, deadline - monotonic()))
+        if not in_time:
+            raise errors.DrainTimeoutError("a fetch did not end in time")
+
+    def _end(self) -> None:
+        with self._changed:
+            self._is_ended = True
+            self._changed.notify_all()
+            running = list(self._running)
+        for lone in running:
+            lone.cut()
+
+    def __enter__(self) -> PullSubscription:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._loop.is_closing or (self._is_ended and not self._ownership.is_ours):
+            return
+        try:
+            self.unsubscribe()
+        except (ConsumerNotFoundError, StreamNotFoundError):
+            return  # somebody was faster
+
+    # Facts ----------------------------------------------------------------------------
+
+    def consumer_info(self, *, timeout: Seconds | None = None) -> ConsumerInfo:
+        """What the server says of the consumer now."""
+        return self._consumer.info(timeout=timeout)
+
+    @property
+    def stream_name(self) -> str:
+        """The stream that it reads."""
+        return self._ownership.stream
+
+    @property
+    def consumer_name(self) -> str:
+        """The consumer that it reads."""
+        return self._ownership.name
+
+    @property
+    def owns_consumer(self) -> bool:
+        """Whether the consumer is deleted when the subscription ends."""
+        return self._ownership.is_ours
+
+    @property
+    def delivered(self) -> int:
+        """Messages that were fetched."""
+        return self._delivered
+
+    @property
+    def is_active(self) -> bool:
+        """Whether more messages can be fetched."""
+        is_full = self._limit is not None and self._delivered >= self._limit
+        return not self._is_ended and not is_full
+
+    def __repr__(self) -> str:
+        names = f"{self._ownership.name!r} of {self._ownership.stream!r}"
+        return f"<PullSubscription of consumer {names}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a PullSubscription cannot be pickled: subscribe in the process that reads"
+        )
