@@ -167,7 +167,9 @@ if TYPE_CHECKING:
     )
     from .ordered import (
         OrderedConsumer,
-        OrderedMessages,
+    )
+    from .ordered_push import (
+        OrderedPushSubscription,
     )
     from .publisher import (
         AckFuture,
@@ -183,6 +185,9 @@ if TYPE_CHECKING:
     )
     from .stream import (
         Stream,
+    )
+    from .succession import (
+        OrderedMessages,
     )
 
 __all__ = [
@@ -264,6 +269,7 @@ __all__ = [
     "NoStreamResponseError",
     "OrderedConsumer",
     "OrderedMessages",
+    "OrderedPushSubscription",
     "PauseInfo",
     "PedanticError",
     "PeerInfo",
@@ -350,7 +356,9 @@ _LATER = (
     "consuming",
     "push",
     "consumer",
+    "succession",
     "ordered",
+    "ordered_push",
     "stream",
     "publisher",
     "batch",

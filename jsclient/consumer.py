@@ -40,7 +40,9 @@ from .pull_options import (
     consume_policy,
     fetch_policy,
     pull_fields,
+    refuse_for_push,
 )
+from .push import PushFeed
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -250,6 +252,8 @@ class Consumer:
     ) -> Messages:
         """An endless iteration that keeps messages at hand and asks for more in time.
 
+        A push consumer delivers by itself: of the options it has only `stop_after`.
+
         Args:
             max_messages: how many may be at hand and on their way; 500 by default.
             max_bytes: how many bytes, instead.
@@ -261,6 +265,19 @@ class Consumer:
             on_missing: what to do when the consumer is gone for certain: raise, or wait
                 until there is one again.
         """
+        if self._info.config.deliver_subject:
+            refuse_for_push(
+                pull,
+                max_messages=(max_messages, None),
+                max_bytes=(max_bytes, None),
+                threshold_messages=(threshold_messages, None),
+                threshold_bytes=(threshold_bytes, None),
+                expires=(expires, 30.0),
+                idle_heartbeat=(idle_heartbeat, None),
+                on_missing=(on_missing, "raise"),
+            )
+            feed = PushFeed(self._api, self._info, stop_after)
+            return Messages(self._api.loop, feed, self)
         policy = consume_policy(
             self._info.config,
             max_messages=max_messages,
@@ -293,12 +310,15 @@ class Consumer:
         if not callable(callback):
             raise TypeError(f"callback must be callable, not {type(callback).__name__}")
         integer(workers, "workers", least=1)
+        messages = self.messages(**options)
+        if self._info.config.deliver_subject:
+            messages.tell_errors()
         interval = None
         if auto_in_progress:
             interval = seconds(self._info.config.ack_wait or 30.0) / 2
         return ConsumeHandle(
             self._api.loop,
-            self.messages(**options),
+            messages,
             callback,
             workers=workers,
             names=(self.stream_name, self.name),
@@ -411,7 +431,10 @@ class Consumer:
     def _check_is_pull(self, doing: str) -> None:
         if self._info.config.deliver_subject:
             raise PushConsumerError(
-                code=0, description=f"{self.name!r} is a push consumer", doing=doing
+                code=0,
+                description=f"{self.name!r} is a push consumer, which delivers by "
+                "itself: use messages() or consume()",
+                doing=doing,
             )
 
     def _see_if_missing(self, pulling: Pulling) -> None:

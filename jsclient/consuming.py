@@ -16,6 +16,7 @@ from ._core import (
     BatchIterator,
     Courier,
     Gate,
+    Inbox,
     MessageIterator,
     Msg,
     PullInbox,
@@ -119,6 +120,37 @@ def fetch_error(loop: Loop, pulling: Pulling | None, count: int) -> errors.Error
     return error
 
 
+class Feed(Protocol):
+    """What brings the messages of an iteration: pulls, or the deliveries of a push."""
+
+    @property
+    def inbox(self) -> Inbox:
+        """Where they come."""
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether no more are asked for."""
+
+    @property
+    def error(self) -> errors.Error | None:
+        """What ended it, None if nothing went wrong."""
+
+    def start(self) -> None:
+        """Begins."""
+
+    def stop(self) -> None:
+        """Ends it; messages that were not taken are left to the server."""
+
+    def drain(self, deadline: float) -> bool:
+        """Ends it with everything that is under way; whether that was in time."""
+
+    def tell_errors(self) -> None:
+        """Errors that do not end it are told as events, not raised for who reads."""
+
+    def abandon(self) -> None:
+        """Nobody holds it any more. For finalizers."""
+
+
 class Messages:
     """An iteration over a consumer's messages that asks for more by itself.
 
@@ -130,14 +162,14 @@ class Messages:
     stops it: messages that were fetched and not read are delivered again later.
     """
 
-    def __init__(self, loop: Loop, pulling: Pulling, consumer: object) -> None:
+    def __init__(self, loop: Loop, feed: Feed, consumer: object) -> None:
         self._loop = loop
-        self._pulling = pulling
+        self._feed = feed
         self._consumer = consumer  # lives as long as it is read
-        pulling.start()
+        feed.start()
 
     def __iter__(self) -> Iterator[Msg]:
-        return MessageIterator(self._pulling.inbox, self._loop.helm, math.inf, self)
+        return MessageIterator(self._feed.inbox, self._loop.helm, math.inf, self)
 
     def next(self, timeout: Seconds | None = 5.0) -> Msg:
         """The next message; TimeoutError when none came in time.
@@ -146,7 +178,7 @@ class Messages:
         was stopped.
         """
         limit = seconds(timeout)
-        inbox = self._pulling.inbox
+        inbox = self._feed.inbox
         hand: list[Msg | None] = [None]
         try:
             if inbox.take_into(hand, self._loop.helm, monotonic() + limit):
@@ -167,28 +199,32 @@ class Messages:
 
     def stop(self) -> None:
         """Ends the iteration at once; unread messages are delivered again later."""
-        self._pulling.stop()
-        self._pulling.inbox.clear()
+        self._feed.stop()
+        self._feed.inbox.clear()
+
+    def tell_errors(self) -> None:
+        """Errors that do not end it are told as events, not raised for who reads."""
+        self._feed.tell_errors()
 
     def drain(self, timeout: Seconds | None = 5.0) -> None:
         """Asks for nothing more; what is under way can still be read to its end."""
-        if not self._pulling.drain(monotonic() + seconds(timeout)):
+        if not self._feed.drain(monotonic() + seconds(timeout)):
             raise errors.DrainTimeoutError("the server did not answer in time")
 
     @property
     def is_active(self) -> bool:
         """Whether it still asks for messages."""
-        return not self._pulling.is_ended
+        return not self._feed.is_ended
 
     @property
     def error(self) -> errors.Error | None:
         """What ended it, None while it runs or when it was stopped."""
-        return self._pulling.error
+        return self._feed.error
 
     @property
     def pending_messages(self) -> int:
         """Messages that arrived and were not read yet."""
-        return self._pulling.inbox.count
+        return self._feed.inbox.count
 
     def __enter__(self) -> Messages:
         return self
@@ -199,9 +235,9 @@ class Messages:
 
     def __del__(self) -> None:
         # Nobody can read it any more, but the loop still has it.
-        pulling = getattr(self, "_pulling", None)
-        if pulling is not None:
-            pulling.abandon()
+        feed = getattr(self, "_feed", None)
+        if feed is not None:
+            feed.abandon()
 
 
 class Batches:
@@ -412,7 +448,7 @@ class ConsumeHandle:
         """Asks for nothing more and waits until the callback has handled the rest."""
         deadline = monotonic() + seconds(timeout)
         self._messages.drain(deadline - monotonic())
-        if threading.current_thread() not in self._threads:
+        if not self.is_calling_here:
             self.wait(max(0.0, deadline - monotonic()))
 
     def wait(self, timeout: Seconds | None = None) -> None:
@@ -430,6 +466,11 @@ class ConsumeHandle:
             self._over.sleep(min(left, threading.TIMEOUT_MAX))
         if self._error is not None:
             raise self._error
+
+    @property
+    def is_calling_here(self) -> bool:
+        """Whether this thread is one of those that run the callback."""
+        return threading.current_thread() in self._threads
 
     @property
     def is_active(self) -> bool:

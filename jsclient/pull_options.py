@@ -15,7 +15,14 @@ DEFAULT_MESSAGES = 500
 # No count is larger: sums of them are exact everywhere.
 LARGEST = 1 << 53
 
-__all__ = ["MANY", "PullOptions", "consume_policy", "fetch_policy", "pull_fields"]
+__all__ = [
+    "MANY",
+    "PullOptions",
+    "consume_policy",
+    "fetch_policy",
+    "pull_fields",
+    "refuse_for_push",
+]
 
 
 class PullOptions(TypedDict, total=False):
@@ -27,10 +34,25 @@ class PullOptions(TypedDict, total=False):
     min_ack_pending: int | None
 
 
-def pull_fields(config: ConsumerConfig, pull: PullOptions) -> dict[str, int | str]:
-    """The fields of a pull; ValueError for what the consumer would refuse."""
+def refuse_unknown(pull: PullOptions) -> None:
+    """Raises a TypeError for what is no option of a pull."""
     if unknown := set(pull) - set(PullOptions.__annotations__):
         raise TypeError(f"there is no option {min(unknown)!r}")
+
+
+def refuse_for_push(pull: PullOptions, **options: tuple[object, object]) -> None:
+    """Raises for an option that is given, and is not as it is by default."""
+    refuse_unknown(pull)
+    given = {name for name, (value, default) in options.items() if value != default}
+    if given := given | set(pull):
+        raise InvalidArgumentError(
+            f"{min(given)} is for pull consumers: a push consumer delivers by itself"
+        )
+
+
+def pull_fields(config: ConsumerConfig, pull: PullOptions) -> dict[str, int | str]:
+    """The fields of a pull; ValueError for what the consumer would refuse."""
+    refuse_unknown(pull)
     fields: dict[str, int | str] = {}
     group = text(pull.get("group"), "group")
     groups = config.priority_groups

@@ -29,11 +29,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import TYPE_CHECKING, NoReturn
 
 from . import errors, events
 from ._api import Api
-from ._core import Msg, PushInbox, check_subject, check_token
+from ._core import Inbox, Msg, PushInbox, check_subject, check_token
 from ._engine.arguments import Seconds, integer, pending_limit, seconds
 from ._engine.push import Delivery
 from ._io.pushing import Pushing
@@ -70,14 +71,12 @@ class PushSubscription:
         heartbeat_alarm: float = HEARTBEATS,
         max_pending_messages: int | None = MAX_PENDING_MESSAGES,
         max_pending_bytes: int | None = MAX_PENDING_BYTES,
-        raises_statuses: bool = True,
         keeps: object = None,
     ) -> None:
         """Subscribes; see the module's text.
 
         Args:
             heartbeat_alarm: after how many intervals of silence the user is told.
-            raises_statuses: whoever reads gets them, unless there is a callback.
             keeps: what lives as long as the subscription is held.
         """
         subject, queue = config.deliver_subject, config.deliver_group or None
@@ -93,7 +92,8 @@ class PushSubscription:
         loop.check_open()
         if loop.is_draining:
             raise errors.ConnectionDrainingError("the connection is draining")
-        policy = str(getattr(config.ack_policy, "value", config.ack_policy))
+        # What the server takes for a push consumer, if nothing is said.
+        policy = str(getattr(config.ack_policy, "value", config.ack_policy) or "none")
         self._api = api
         self._loop = loop
         self._stream = stream
@@ -114,7 +114,6 @@ class PushSubscription:
             is_raw=raw_status,
         )
         names = self._names
-        raises = raises_statuses and callback is None
 
         def tell(error: errors.Error) -> None:
             loop.tell(events.ConsumerWarning(names[0], names[1], error))
@@ -124,7 +123,7 @@ class PushSubscription:
             self._inbox,
             Delivery(f"read stream {stream!r} on {subject!r}"),
             on_warning=tell,
-            on_error=None if raises else tell,
+            on_error=None if callback is None else tell,
             close_timeout=api.timeout,
             is_acking=policy == "flow_control",
         )
@@ -308,3 +307,57 @@ def check_alarm(beats: float) -> float:
             f"heartbeat_alarm must be more than 1 interval, and finite: {beats!r}"
         )
     return float(beats)
+
+
+class PushFeed:
+    """What brings the messages of `Consumer.messages` and `consume` when it pushes."""
+
+    def __init__(
+        self,
+        api: Api,
+        info: ConsumerInfo,
+        stop_after: int | None,
+    ) -> None:
+        self._sub = PushSubscription(api, info.stream_name, info.config, is_new=False)
+        self._sub.bound(info)
+        if stop_after is not None:
+            self._sub.unsubscribe(stop_after)
+
+    @property
+    def inbox(self) -> Inbox:
+        """Where they come."""
+        return self._sub._inbox
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether no more can arrive."""
+        return not self._sub.is_active
+
+    @property
+    def error(self) -> errors.Error | None:
+        """What ended it, None if nothing went wrong."""
+        reason = self.inbox.reason
+        return reason if isinstance(reason, errors.Error) else None
+
+    def start(self) -> None:
+        """It has begun already."""
+
+    def stop(self) -> None:
+        """Ends it; messages that were not taken are left to the server."""
+        if not self.is_ended or self.inbox.count:
+            self._sub.unsubscribe()
+
+    def tell_errors(self) -> None:
+        """Statuses that are errors are told as events, not raised for who reads."""
+        self._sub._pushing.on_error = self._sub._pushing.on_warning
+
+    def drain(self, deadline: float) -> bool:
+        """Ends it with everything that is under way; whether that was in time."""
+        try:
+            self._sub.drain(max(0.0, deadline - monotonic()))
+        except errors.DrainTimeoutError:
+            return False
+        return True
+
+    def abandon(self) -> None:
+        """It ends when nobody holds it."""

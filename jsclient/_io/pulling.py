@@ -244,6 +244,9 @@ class Pulling:
         if not self.over.is_open and not self._loop.is_closing:
             self._loop.abandoned(self.stop)
 
+    def tell_errors(self) -> None:
+        """That is how it is: errors that do not end it are told as events."""
+
     def drain(self, deadline: float) -> bool:
         """Ends it with everything that is under way; whether that was in time."""
         fences: list[Gate] = []

@@ -28,6 +28,7 @@ class Pushing:
         on_warning: told what the user should know.
         on_error: told of statuses that are errors; None: whoever reads gets them.
         is_acking: answers to flow control acknowledge messages.
+        is_fragile: trouble ends the inbox, with the error as its reason.
 
     `on_close` deletes the consumer, within so many seconds; it is called once at most.
     """
@@ -40,18 +41,20 @@ class Pushing:
         *,
         on_warning: Callable[[errors.Error], None],
         on_error: Callable[[errors.Error], None] | None,
-        close_timeout: float,
-        is_acking: bool,
+        close_timeout: float = 0.0,
+        is_acking: bool = False,
+        is_fragile: bool = False,
     ) -> None:
         self.inbox = inbox
         self.deadline = math.inf
         self._loop = loop
         self._machine = machine
-        self._on_warning = on_warning
-        self._on_error = on_error
+        self.on_warning = on_warning
+        self.on_error = on_error
         self.on_close: Callable[[float], None] | None = None
         self._close_timeout = close_timeout
         self._is_acking = is_acking
+        self._is_fragile = is_fragile
         self._heard = 0
         self._dropped = 0
         self._to_do: deque[Output] = deque()
@@ -112,7 +115,7 @@ class Pushing:
             self.close()
         except errors.Error as error:
             if not self._loop.is_closing:
-                self._on_warning(error)
+                self.on_warning(error)
 
     def _attend(self) -> None:
         """It is the turn of a status; called by whoever reads, without the helm."""
@@ -126,9 +129,9 @@ class Pushing:
             error = self._machine.judge(status.status or 0, status.description or "")
             if error is None:
                 continue
-            if self._on_error is None:
+            if self.on_error is None:
                 raise error
-            self._on_error(error)
+            self.on_error(error)
 
     # What happens at the helm ---------------------------------------------------------
 
@@ -191,6 +194,8 @@ class Pushing:
 
     def unlinked(self, now: float) -> None:
         """The link is gone."""
+        if self._is_fragile:
+            self.inbox.end(errors.DisconnectedError("the link was lost"))
         self._machine.unlinked()
         self._sync()
 
@@ -221,8 +226,10 @@ class Pushing:
         match output:
             case Answer(subject, place):
                 self._answer(subject, place)
+            case Warn(error) if self._is_fragile:
+                self.inbox.end(error)
             case Warn(error):
-                self._on_warning(error)
+                self.on_warning(error)
 
     def _answer(self, subject: str, place: Place | None) -> None:
         loop = self._loop
@@ -240,7 +247,7 @@ class Pushing:
             # The watchers are told in a moment.
             return
         except errors.Error as error:
-            self._on_warning(error)
+            self.on_warning(error)
 
     def _leave(self) -> None:
         loop = self._loop

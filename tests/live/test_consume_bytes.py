@@ -15,6 +15,7 @@ import pytest
 import jsclient
 from jsclient import events
 from jsclient import jetstream_errors as failures
+from jsclient._core import PullInbox
 from jsclient.jetstream import JetStream
 from jsclient.server import Server, run
 from jsclient.stream import Stream
@@ -218,7 +219,8 @@ def test_a_consume_never_has_more_bytes_under_way_than_its_limit(
     fill(js, 200, b"x" * 3000)
     consumer = stream.create_consumer(name="C")
     with consumer.messages(max_bytes=10_000) as messages:
-        inbox = messages._pulling.inbox
+        inbox = messages._feed.inbox
+        assert isinstance(inbox, PullInbox)
         for number in range(1, 201):
             msg = messages.next(PATIENCE)
             assert msg.metadata.stream_seq == number

@@ -10,6 +10,7 @@ import pytest
 import jsclient
 from jsclient import events
 from jsclient import jetstream_errors as failures
+from jsclient._core import PullInbox
 from jsclient.consumer import Consumer
 from jsclient.jetstream import JetStream
 from jsclient.server import Cluster, Server, run
@@ -87,7 +88,8 @@ def test_a_leader_that_steps_down_is_told_and_the_next_one_is_pulled_from(
             got = [messages.next(PATIENCE) for _ in range(2)]
             assert seqs(got) == [3, 4]
             assert time.monotonic() - begun < 5.0
-            inbox = messages._pulling.inbox
+            inbox = messages._feed.inbox
+            assert isinstance(inbox, PullInbox)
             assert inbox.owed + inbox.count <= 4
             for msg in got:
                 msg.ack_sync()

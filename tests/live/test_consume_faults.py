@@ -19,7 +19,7 @@ import pytest
 import jsclient
 from jsclient import events
 from jsclient import jetstream_errors as failures
-from jsclient._core import Msg
+from jsclient._core import Msg, PullInbox
 from jsclient.jetstream import JetStream
 from jsclient.server import Server, run
 from jsclient.stream import Stream
@@ -149,7 +149,8 @@ def test_a_server_that_is_stopped_and_started_again_is_pulled_from_once(
         told.wait(events.Reconnected)
         until(lambda: consumer.info().num_waiting == 1, "one waits")
         fill(client, 4)
-        inbox = messages._pulling.inbox
+        inbox = messages._feed.inbox
+        assert isinstance(inbox, PullInbox)
         for number in range(3, 7):
             assert messages.next(PATIENCE).metadata.stream_seq == number
             assert inbox.owed + inbox.count <= 4

@@ -259,10 +259,16 @@ def test_limits_that_we_do_not_know_of_are_told_by_the_server(
 
 def test_a_push_consumer_cannot_be_pulled(js: JetStream, stream: Stream) -> None:
     consumer = stream.create_consumer(name="push", deliver_subject="there")
-    with pytest.raises(failures.PushConsumerError):
-        consumer.fetch(1)
-    with pytest.raises(failures.PushConsumerError):
-        consumer.messages()
+    for pull in (
+        consumer.next,
+        lambda: consumer.fetch(1),
+        lambda: consumer.fetch_bytes(100),
+        lambda: consumer.fetch_no_wait(1),
+        consumer.fetch_batch,
+        consumer.batches,
+    ):
+        with pytest.raises(failures.PushConsumerError, match="delivers by itself"):
+            pull()
 
 
 def test_a_consumer_that_became_a_push_consumer_says_so(
