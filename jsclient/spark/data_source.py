@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from .options import sink_options, source_options
+from .options import sink_options
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -37,13 +37,13 @@ class JetStreamDataSource(DataSource):
         """Every column that a stream has."""
         from . import source
 
-        return source.schema(source_options(self.options))
+        return source.schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads a part of a stream as one batch."""
         from . import source
 
-        return source.batch_reader(source_options(self.options), schema)
+        return source.BatchReader(self.options, schema)
 
     def streamReader(  # noqa: N802 - Spark's name
         self, schema: StructType
@@ -51,7 +51,10 @@ class JetStreamDataSource(DataSource):
         """Reads a stream as micro-batches."""
         from . import source
 
-        return source.stream_reader(source_options(self.options), schema)
+        if str(self.options.get("lowLatency", "")).strip().lower() == "true":
+            # Spark then asks for the simple one.
+            return super().streamReader(schema)
+        return source.StreamReader(self.options, schema)
 
     def simpleStreamReader(  # noqa: N802 - Spark's name
         self, schema: StructType
@@ -59,7 +62,7 @@ class JetStreamDataSource(DataSource):
         """Reads a stream on the driver."""
         from . import source
 
-        return source.simple_reader(source_options(self.options), schema)
+        return source.LowLatencyReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Publishes the rows of a DataFrame."""

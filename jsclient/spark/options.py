@@ -330,6 +330,8 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
             raise OptionError(f"{name}Timestamp", f"give it or {name}Offsets, not both")
     if options.anchor is not None and options.consume != "reset":
         raise OptionError("anchor", "it needs consume=reset")
+    if options.anchor is None and options.consume == "reset":
+        raise OptionError("anchor", "consume=reset needs its name, one for each query")
     return options
 
 

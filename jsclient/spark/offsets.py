@@ -1,0 +1,149 @@
+"""Offsets: how far a query has read a stream, as its checkpoint keeps it.
+
+`next` is the first sequence that was not read. `created` is when the stream was made: a
+stream that was deleted and made again counts from 1 once more, and only that tells. Two
+more things make a replay exact. `parts` is into how many partitions the batch before
+the offset was split. `origin` is where that batch began, if that is not simply where
+the one before ended: a query's first batch, whose start would be looked up anew, and
+the batch that goes on after lost messages.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from .errors import DataLossError, OptionError
+
+__all__ = ["Bounds", "Offset", "split"]
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """A place in a stream."""
+
+    stream: str
+    created: str
+    next: int
+    origin: int | None = None
+    parts: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As Spark keeps it."""
+        found: dict[str, Any] = {
+            "v": VERSION,
+            "stream": self.stream,
+            "created": self.created,
+            "next": self.next,
+        }
+        if self.origin is not None:
+            found["origin"] = self.origin
+        if self.parts is not None:
+            found["parts"] = self.parts
+        return found
+
+    @property
+    def is_initial(self) -> bool:
+        """Whether it is where a query begins, before anything was read."""
+        return self.origin == self.next and self.parts is None
+
+    def moved(self, to: int, parts: int) -> Offset:
+        """The end of the batch that begins here."""
+        origin = self.origin if self.is_initial else None
+        return replace(self, next=to, origin=origin, parts=parts)
+
+
+def read_offset(raw: object, stream: str, where: str) -> Offset:
+    """The offset that somebody gave us, of that stream; OptionError names the giver."""
+    if isinstance(raw, str):
+        try:
+            raw = json.loads(raw)
+        except ValueError:
+            raise OptionError(where, f"{raw!r} is no JSON of an offset") from None
+    if not isinstance(raw, Mapping):
+        raise OptionError(where, f"{raw!r} is no JSON of an offset")
+    if raw.get("v", VERSION) != VERSION:
+        raise OptionError(
+            where, f"the offset has version {raw['v']!r}; this release reads {VERSION}"
+        )
+    if raw.get("stream") != stream:
+        raise OptionError(
+            where, f"the offset is of stream {raw.get('stream')!r}, not {stream!r}"
+        )
+    created = raw.get("created")
+    if not isinstance(created, str):
+        raise OptionError(where, "the offset does not tell when its stream was created")
+    numbers = {}
+    for name in ("next", "origin", "parts"):
+        value = raw.get(name)
+        if value is not None or name == "next":
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise OptionError(
+                    where, f"{name} of the offset must be at least 1, not {value!r}"
+                )
+            numbers[name] = value
+    return Offset(stream, created, **numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a stream holds now: the sequences from `first` to before `next`."""
+
+    stream: str
+    created: str
+    first: int
+    next: int
+
+    def loss(self, offset: Offset, end: int | None = None) -> DataLossError | None:
+        """What a reader at an offset has lost, None if nothing.
+
+        Only messages at the front count: holes between others are no loss.
+        """
+        if offset.created != self.created:
+            return DataLossError(
+                f"DATA_LOSS: stream {self.stream!r} was deleted and made again at "
+                f"{self.created} (the offset is of that from {offset.created}): "
+                f"messages from {offset.next} on are gone. {WHAT_TO_DO}"
+            )
+        if offset.next > self.next:
+            return DataLossError(
+                f"DATA_LOSS: stream {self.stream!r} ends at {self.next - 1}, but "
+                f"messages up to {offset.next - 1} were read: the server has lost "
+                f"{self.next}..{offset.next - 1}. {WHAT_TO_DO}"
+            )
+        if offset.next < self.first and (end is None or offset.next < end):
+            last = self.first - 1 if end is None else min(self.first, end) - 1
+            return DataLossError(
+                f"DATA_LOSS: stream {self.stream!r}: messages {offset.next}..{last} "
+                f"are gone (first_seq={self.first}). {WHAT_TO_DO}"
+            )
+        return None
+
+    def resumed(self, offset: Offset) -> Offset:
+        """Where a reader goes on that has lost messages and does not mind."""
+        if offset.created != self.created:
+            place = self.first
+        else:
+            place = min(max(offset.next, self.first), self.next)
+        return Offset(self.stream, self.created, place, origin=place)
+
+
+WHAT_TO_DO = (
+    "Set failOnDataLoss to false to go on with what is there, or start with a new "
+    "checkpoint"
+)
+
+
+def split(start: int, end: int, parts: int) -> list[tuple[int, int]]:
+    """A range of sequences in so many even parts, fewer if it has fewer sequences."""
+    size = end - start
+    if size <= 0:
+        return []
+    parts = min(parts, size)
+    borders = [start + size * n // parts for n in range(parts + 1)]
+    return list(pairwise(borders))
