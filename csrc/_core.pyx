@@ -68,6 +68,7 @@ from scan cimport (
     has_bad_wildcard,
     is_blank,
     is_verb,
+    jsc_find_blank,
     parse_uint,
     parse_uint64,
     split_line,
@@ -3483,6 +3484,8 @@ cdef class Parser:
     cdef bint read_line(self, const char *line, Py_ssize_t size) except -1:
         """Handles a control line; True if the payload of a message follows it."""
         cdef char first = line[0] if size else c'\0'
+        if size > 4 and memcmp(line, b"MSG ", 4) == 0 and self.read_usual(line, size):
+            return True
         if first == c'M' or first == c'm':
             if size > 3 and is_verb(line, b"MSG", 3) and is_blank(line[3]):
                 return self.read_message(line, size, 4, False)
@@ -3513,6 +3516,43 @@ cdef class Parser:
                     self.control.append(("INFO", line[4:size].strip(b" \t")))
                     return False
         self.fail("unknown protocol operation", line, size)
+
+    cdef bint read_usual(self, const char *line, Py_ssize_t size) noexcept:
+        """Reads a MSG line as servers write them; False, and nothing, if it is another."""
+        cdef Py_ssize_t subject_end = jsc_find_blank(line, 4, size)
+        cdef Py_ssize_t at = subject_end + 1
+        cdef Py_ssize_t reply = 0, reply_end = 0, end
+        cdef int64_t sid = 0, total = 0
+        if subject_end == 4 or subject_end + 4 > size or line[subject_end] != c' ':
+            return False
+        end = min(size, at + 9)
+        while at < end and c'0' <= line[at] <= c'9':
+            sid = sid * 10 + (line[at] - c'0')
+            at += 1
+        if at == subject_end + 1 or at == size or line[at] != c' ':
+            return False
+        at += 1
+        reply_end = jsc_find_blank(line, at, size)
+        if reply_end < size:
+            if line[reply_end] != c' ':
+                return False
+            reply = at
+            at = reply_end + 1
+        if at == size or at + 9 < size:
+            return False
+        while at < size and c'0' <= line[at] <= c'9':
+            total = total * 10 + (line[at] - c'0')
+            at += 1
+        if at < size or total > self.max_payload_ + HEADER_ALLOWANCE:
+            return False
+        self.sid = sid
+        self.subject.start = 4
+        self.subject.size = subject_end - 4
+        self.reply.start = reply
+        self.reply.size = reply_end - reply if reply else 0
+        self.header_size = 0
+        self.total = <Py_ssize_t>total
+        return True
 
     cdef bint read_message(
         self, const char *line, Py_ssize_t size, Py_ssize_t start, bint has_headers

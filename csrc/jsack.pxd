@@ -17,40 +17,56 @@ cdef struct AckSubject:
     uint64_t num_pending
 
 
+cdef extern from "words.h":
+    int jsc_find_dots(
+        const char *at, Py_ssize_t size, Py_ssize_t *dots, int limit
+    ) noexcept nogil
+
+
+cdef inline Token token_between(const Py_ssize_t *dots, int i) noexcept nogil:
+    """The token after the dot with that number."""
+    cdef Token token
+    token.start = dots[i] + 1
+    token.size = dots[i + 1] - dots[i] - 1
+    return token
+
+
+cdef inline bint number_between(
+    const char *at, const Py_ssize_t *dots, int i, uint64_t *value
+) noexcept nogil:
+    """Whether the token after the dot with that number is one, stored in value[0]."""
+    return parse_uint64(at + dots[i] + 1, dots[i + 1] - dots[i] - 1, value)
+
+
 cdef inline bint read_ack_subject(const char *at, Py_ssize_t size, AckSubject *ack) noexcept nogil:
     """Whether at[:size] is an ack subject (9 tokens, or 11 and more); its parts are in ack[0]."""
-    cdef Token[11] tokens
-    cdef Py_ssize_t i
-    cdef Py_ssize_t start = 0
-    cdef int count = 0
-    cdef int first = 2       # the token that holds the stream's name
+    cdef Py_ssize_t[12] dots
+    cdef int count
+    cdef int first = 1       # the dot before the stream's name
     if size < 9 or memcmp(at, b"$JS.ACK.", 8) != 0:
         return False
-    for i in range(size + 1):
-        if i == size or at[i] == c'.':
-            if count < 11:
-                tokens[count].start = start
-                tokens[count].size = i - start
-            count += 1
-            start = i + 1
-    if count < 9 or count == 10:
+    count = jsc_find_dots(at, size, dots, 11)
+    if count < 8 or count == 9:
         return False
+    if count < 11:
+        dots[count] = size   # where the last token ends
     ack.domain.start = 0
     ack.domain.size = 0
-    if count > 9:
-        first = 4
-        if not (tokens[2].size == 1 and at[tokens[2].start] == c'_'):
-            ack.domain = tokens[2]
-    ack.stream = tokens[first]
-    ack.consumer = tokens[first + 1]
-    if ack.stream.size == 0 or ack.consumer.size == 0:
-        return False
+    if count > 8:
+        first = 3
+        ack.domain = token_between(dots, 1)
+        if ack.domain.size == 1 and at[ack.domain.start] == c'_':
+            ack.domain.size = 0
+    ack.stream = token_between(dots, first)
+    ack.consumer = token_between(dots, first + 1)
     return (
-        parse_uint64(at + tokens[first + 2].start, tokens[first + 2].size, &ack.num_delivered)
-        and parse_uint64(at + tokens[first + 3].start, tokens[first + 3].size, &ack.stream_seq)
-        and parse_uint64(at + tokens[first + 4].start, tokens[first + 4].size, &ack.consumer_seq)
-        and parse_uint64(at + tokens[first + 5].start, tokens[first + 5].size, &ack.timestamp_ns)
-        and parse_uint64(at + tokens[first + 6].start, tokens[first + 6].size, &ack.num_pending)
+        ack.stream.size > 0
+        and ack.consumer.size > 0
+        and number_between(at, dots, first + 2, &ack.num_delivered)
+        and number_between(at, dots, first + 3, &ack.stream_seq)
+        and number_between(at, dots, first + 4, &ack.consumer_seq)
+        and number_between(at, dots, first + 5, &ack.timestamp_ns)
+        and number_between(at, dots, first + 6, &ack.num_pending)
         and ack.timestamp_ns <= <uint64_t>INT64_MAX
     )
 

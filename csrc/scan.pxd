@@ -3,33 +3,49 @@
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t
 
 
+cdef extern from "words.h":
+    Py_ssize_t jsc_find_blank(const char *at, Py_ssize_t start, Py_ssize_t size) noexcept nogil
+    bint jsc_eight_digits(const char *at, uint64_t *value) noexcept nogil
+
+
+cdef inline bint parse_digits(const char *at, Py_ssize_t size, uint64_t *value) noexcept nogil:
+    """Whether at[:size], at most 19 bytes, are digits; their number is in value[0]."""
+    cdef uint64_t total = 0    # 19 digits cannot overflow it
+    cdef uint64_t eight
+    cdef Py_ssize_t i = 0
+    while i + 8 <= size and jsc_eight_digits(at + i, &eight):
+        total = total * 100000000 + eight
+        i += 8
+    while i < size:
+        if not c'0' <= at[i] <= c'9':
+            return False
+        total = total * 10 + <uint64_t>(at[i] - c'0')
+        i += 1
+    value[0] = total
+    return True
+
+
 cdef inline int64_t parse_uint(const char *at, Py_ssize_t size) noexcept nogil:
     """The decimal number in at[:size], or -1 if it is none or does not fit an int64."""
-    cdef uint64_t value = 0    # 19 digits cannot overflow it
-    cdef Py_ssize_t i
-    if size < 1 or size > 19:
+    cdef uint64_t value = 0
+    if size < 1 or size > 19 or not parse_digits(at, size, &value):
         return -1
-    for i in range(size):
-        if not c'0' <= at[i] <= c'9':
-            return -1
-        value = value * 10 + <uint64_t>(at[i] - c'0')
     return <int64_t>value if value <= <uint64_t>INT64_MAX else -1
 
 
 cdef inline bint parse_uint64(const char *at, Py_ssize_t size, uint64_t *value) noexcept nogil:
     """Whether at[:size] is a decimal number that fits a uint64, stored in value[0]."""
     cdef uint64_t total = 0
-    cdef uint64_t digit
-    cdef Py_ssize_t i
-    if size < 1 or size > 20:
+    cdef uint64_t last
+    if size < 1 or size > 20 or not parse_digits(at, min(size, 19), &total):
         return False
-    for i in range(size):
-        if not c'0' <= at[i] <= c'9':
+    if size == 20:
+        if not c'0' <= at[19] <= c'9':
             return False
-        digit = <uint64_t>(at[i] - c'0')
-        if total > (<uint64_t>0xFFFFFFFFFFFFFFFF - digit) // 10:
+        last = <uint64_t>(at[19] - c'0')
+        if total > (<uint64_t>0xFFFFFFFFFFFFFFFF - last) // 10:
             return False
-        total = total * 10 + digit
+        total = total * 10 + last
     value[0] = total
     return True
 
@@ -90,13 +106,11 @@ cdef inline int split_line(
         if count == limit:
             return -1
         start = i
-        while i < size:
-            if <uint8_t>at[i] <= 32:
-                if at[i] == c'\r':
-                    return -1
-                if is_blank(at[i]):
-                    break
-            i += 1
+        i = jsc_find_blank(at, i, size)
+        while i < size and not is_blank(at[i]):
+            if at[i] == c'\r':
+                return -1
+            i = jsc_find_blank(at, i + 1, size)
         tokens[count].start = start
         tokens[count].size = i - start
         count += 1

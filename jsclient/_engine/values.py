@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
-from fractions import Fraction
 from typing import Any
 
 from ..errors import InvalidArgumentError
@@ -53,7 +52,10 @@ def duration_ns(value: Seconds, name: str) -> int:
     elif value == _LONGEST_NS / _BILLION:
         ns = _LONGEST_NS  # the nearest float is longer than the longest duration
     else:
-        ns = round(Fraction(value) * _BILLION)
+        # Exactly, and rounded to even: what round() does with a Fraction, but faster.
+        numerator, denominator = value.as_integer_ratio()
+        ns, rest = divmod(numerator * _BILLION, denominator)
+        ns += 2 * rest > denominator or (2 * rest == denominator and ns % 2 == 1)
     if ns < 0:
         raise InvalidArgumentError(f"{name} must not be negative: {value!r}")
     if ns > _LONGEST_NS:

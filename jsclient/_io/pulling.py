@@ -160,6 +160,8 @@ class Pulling:
         self._group = str(fields.get("group", ""))
         self._on_warning = on_warning
         self._look_up = look_up
+        self._asked: object = None  # last, as `_body` says it; most pulls are alike
+        self._body = b""
         self._open: dict[int, Lane] = {}
         self._parted: list[tuple[Lane, Gate | None]] = []
         self._to_do: deque[Output] = deque()
@@ -452,12 +454,14 @@ class Pulling:
         lane.close()  # a signal handler raised before it was sent
         reply = self._lanes.new_reply(lane)
         lane.open(self.inbox, reply, ask.batch, ask.max_bytes)
-        fields = self._fields
-        if self._group in self._lanes.pins:
-            fields = {**fields, "id": self._lanes.pins[self._group]}
+        pin = self._lanes.pins.get(self._group)
+        if (ask[1:], pin) != self._asked:
+            fields = self._fields if pin is None else {**self._fields, "id": pin}
+            self._body = ask.body(fields)
+            self._asked = (ask[1:], pin)
         # Without a link there is nothing to do: the watchers are told in a moment.
         with contextlib.suppress(
             errors.DisconnectedError, errors.ConnectionClosedError
         ):
-            if lane.ask(loop.outbox, self._subject, ask.body(fields)):
+            if lane.ask(loop.outbox, self._subject, self._body):
                 loop.alert()

@@ -15,6 +15,7 @@ from .. import errors
 from .._core import (
     Answers,
     Inbox,
+    Lane,
     PushInbox,
     Replies,
     Route,
@@ -98,6 +99,9 @@ class Table:
 
     def of_route(self, route: Route) -> list[tuple[int, Entry]]:
         """The entries, mostly one, with this route."""
+        if isinstance(route, Lane):
+            entry = self.entries.get(route.sid)
+            return [] if entry is None else [(route.sid, entry)]
         return [
             (sid, entry)
             for sid, entry in list(self.entries.items())
