@@ -1091,6 +1091,10 @@ cdef class Awaited:
     cdef void frame_cancelled(self) noexcept:
         """No byte of a frame whose ticket this is was sent, and none will be."""
 
+    cdef bint wants_more(self) noexcept:
+        """Whether more of what is there to read now should be taken, although it is ready."""
+        return False
+
     cdef int wake(self, Py_ssize_t count) except -1:
         cdef Waiter waiter
         if self.sleepers is not None:
@@ -1332,6 +1336,8 @@ cdef class Helm:
         cdef int error = 0
         while True:
             received = link.read(parser)
+            while received > 0 and what.wants_more() and link.read(parser) > 0:
+                pass
             if received >= 0 or parser.is_noticed() or what.is_ready():
                 return received
             if self.outbox.last > self.outbox.first:
@@ -2407,6 +2413,12 @@ cdef class Batch:
         raise TypeError("a Batch cannot be pickled: use to_arrow(), or pickle its messages")
 
 
+# A batch costs as much as dozens of its messages: what is there to read is taken up to here.
+cdef enum:
+    WORTH_TAKING = 2048
+    WORTH_TAKING_BYTES = 1024 * 1024
+
+
 @cython.final
 cdef class BatchInbox(PullInbox):
     """A pull inbox that keeps messages in columns."""
@@ -2420,6 +2432,9 @@ cdef class BatchInbox(PullInbox):
 
     def __dealloc__(self):
         self.count = 0       # the ring of the base class holds none of them
+
+    cdef bint wants_more(self) noexcept:
+        return self.count < WORTH_TAKING and self.bytes < WORTH_TAKING_BYTES
 
     cdef int accept(self, const Frame *frame) except -1:
         self.filling.append(frame)

@@ -10,10 +10,20 @@ from types import FrameType
 
 import pytest
 
-from jsclient._core import Gate, Helm, Link, Outbox
+from jsclient._core import (
+    Awaited,
+    BatchInbox,
+    Gate,
+    Helm,
+    Lane,
+    Link,
+    Outbox,
+    PullInbox,
+)
 from jsclient.errors import ProtocolError
 from tests.harness.compiled import Rig
 from tests.harness.helms import PATIENCE
+from tests.harness.lanes import courier, delivery
 
 MIB = 1 << 20
 
@@ -32,7 +42,7 @@ class Boat:
         self.helm = Helm(lambda what, deadline: None, time.monotonic, self.outbox)
         self.gate = Gate()
 
-    def turn(self, until: float | None = None, what: Gate | None = None) -> int:
+    def turn(self, until: float | None = None, what: Awaited | None = None) -> int:
         """One turn, by default until something happens."""
         return self.helm.turn(
             self.link,
@@ -157,3 +167,19 @@ def test_a_signal_handler_that_makes_it_ready_ends_a_turn(boat: Boat) -> None:
         timer.join()
         signal.signal(signal.SIGUSR1, before)
     assert boat.gate.is_open
+
+
+@pytest.mark.parametrize(("kind", "is_whole"), [(BatchInbox, True), (PullInbox, False)])
+def test_a_turn_for_columns_takes_all_that_is_there_to_read(
+    boat: Boat, kind: type[PullInbox], is_whole: bool
+) -> None:
+    inbox = kind(courier())
+    lane = Lane()
+    lane.assign(2, 1)
+    lane.open(inbox, "_INBOX.x.1.1", 10_000, 0)
+    boat.rig.routes.add(2, lane)
+    # More than one read takes, less than the socket holds.
+    frames = [delivery(number, data=bytes(500)).frame(2) for number in range(200)]
+    boat.far.sendall(b"".join(frames))
+    assert boat.turn(what=inbox) > 0
+    assert (inbox.count == 200) is is_whole
