@@ -59,6 +59,7 @@ class Consumer:
         self._api = api
         self._info = info
         self._lanes: Lanes | None = None  # made by the first pull
+        self._all_lanes: list[Lanes] = []
         self._last_order: tuple[object, Order] | None = None
 
     @property
@@ -424,8 +425,15 @@ class Consumer:
         return f"{self._api.prefix}CONSUMER.MSG.NEXT.{self.stream_name}.{self.name}"
 
     def _own_lanes(self) -> Lanes:
-        if self._lanes is None:
-            self._lanes = Lanes(self._api.loop)
+        return self._lanes or self._new_lanes()
+
+    def _new_lanes(self) -> Lanes:
+        """The lanes of all its pulls; the first of several threads makes them."""
+        fresh = Lanes(self._api.loop)
+        self._all_lanes.append(fresh)
+        self._lanes = self._all_lanes[0]
+        if self._lanes is not fresh:
+            fresh.orphan()
         return self._lanes
 
     def _check_is_pull(self, doing: str) -> None:

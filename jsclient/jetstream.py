@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -10,7 +10,7 @@ from . import consumer as consumers_api
 from . import publisher, subscribing
 from . import stream as streams_api
 from ._api import Api, Listing, api_prefix, literal_prefix
-from ._core import PubAck
+from ._core import Msg, PubAck
 from ._engine.arguments import (
     Buffer,
     HeadersLike,
@@ -32,6 +32,12 @@ from .info import AccountInfo, PauseInfo
 from .publish_all import publish_all
 from .publisher import AckFuture, AsyncPublisher
 from .pull_subscription import PullSubscription
+from .push import (
+    HEARTBEATS,
+    MAX_PENDING_BYTES,
+    MAX_PENDING_MESSAGES,
+    PushSubscription,
+)
 from .stream import Stream
 
 if TYPE_CHECKING:
@@ -242,6 +248,81 @@ class JetStream:
         )
 
     # Subscriptions --------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        subject: str | None = None,
+        *,
+        stream: str | None = None,
+        consumer: str | None = None,
+        durable: str | None = None,
+        queue: str | None = None,
+        config: ConsumerConfig | None = None,
+        callback: Callable[[Msg], object] | None = None,
+        deliver_subject: str | None = None,
+        flow_control: bool | None = None,
+        idle_heartbeat: Seconds | None = None,
+        heartbeat_alarm: float = HEARTBEATS,
+        raw_status: bool = False,
+        max_pending_messages: int | None = MAX_PENDING_MESSAGES,
+        max_pending_bytes: int | None = MAX_PENDING_BYTES,
+        delete_on_close: bool | None = None,
+        timeout: Seconds | None = None,
+        **fields: Any,
+    ) -> PushSubscription:
+        """Messages of a subject, sent to you by a push consumer; docs/subscribe.md.
+
+        Pull consumers (`Stream.create_consumer`, `Consumer.messages`) are the first
+        choice for new code: they are faster and never sent more than they can take.
+
+        Args:
+            subject: what to read; the stream is found by it unless it is given.
+            consumer: a consumer that must be there, and is used as it is.
+            durable: a consumer that is used if it is there, else made.
+            queue: subscriptions with the same queue share the messages; without a
+                durable or a consumer it is also the name of the durable.
+            config, fields: how the consumer is configured; one that is there must be so
+                already.
+            callback: called with each message on a thread of its own; without it you
+                read the subscription yourself.
+            deliver_subject: where the consumer delivers; an inbox by default.
+            flow_control: the server sends no more than you have room for.
+            idle_heartbeat: seconds after which the server says that it is there.
+            heartbeat_alarm: after how many silent intervals `on_event` is told.
+            raw_status: heartbeats and other statuses are messages for you to handle.
+            delete_on_close: whether a consumer that this call has made is deleted at
+                the end of the subscription; by default it is, but not that of a queue.
+
+        Raises:
+            NoMatchingStreamError: no stream, or more than one, has the subject.
+            SubscriptionMismatchError: the consumer is not as asked for; a subclass says
+                what is different.
+        """
+        return subscribing.subscribe(
+            self._api,
+            subject,
+            stream=stream,
+            consumer=consumer,
+            config=config,
+            options={
+                "durable_name": durable,
+                "deliver_group": queue,
+                "deliver_subject": deliver_subject,
+                "flow_control": flow_control,
+                "idle_heartbeat": idle_heartbeat,
+            },
+            fields=fields,
+            reading={
+                "callback": callback,
+                "raw_status": raw_status,
+                "heartbeat_alarm": heartbeat_alarm,
+                "max_pending_messages": max_pending_messages,
+                "max_pending_bytes": max_pending_bytes,
+            },
+            delete_on_close=delete_on_close,
+            timeout=timeout,
+            keeps=self._connection,
+        )
 
     def pull_subscribe(
         self,

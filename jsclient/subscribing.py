@@ -12,14 +12,15 @@ removed again if the call fails. One deadline holds for all of its steps.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypedDict
 
 from . import consumer as consumers_api
 from . import errors
 from . import stream as streams_api
 from ._api import Api
-from ._engine.arguments import Seconds, flag, text, unique_name
+from ._core import Msg
+from ._engine.arguments import Seconds, flag, pending_limit, text, unique_name
 from ._engine.subscribe_rules import Wish, check_wish, filters_of, find_mismatch
 from .config import AckPolicy, ConsumerConfig, consumer_config, differences
 from .consumer import Consumer
@@ -35,10 +36,14 @@ from .jetstream_errors import (
 )
 from .ownership import Ownership
 from .pull_subscription import PullSubscription
+from .push import HEARTBEATS, PushSubscription, check_alarm
 
 # How long the server keeps a pull consumer without a durable name that nobody fetches
 # from: five seconds, its own default, are less than a pause between two fetches may be.
 INACTIVE_THRESHOLD = 300.0
+
+# Of a consumer with flow control that nobody gave one.
+HEARTBEAT = 5.0
 
 # These have rules of their own.
 _COMPARED_ELSEWHERE = ("name", "filter_subject", "filter_subjects", "deliver_group")
@@ -59,6 +64,7 @@ class Plan:
         fields: Mapping[str, Any],
         is_pull: bool,
         is_ordered: bool = False,
+        delete_on_close: bool | None,
         timeout: Seconds | None,
     ) -> None:
         asked = merged(config, fields, options)
@@ -75,6 +81,10 @@ class Plan:
             fields=given,
         )
         check_wish(self.wish)
+        if delete_on_close is None:
+            # Other members of a queue may still use what the first of them has made.
+            delete_on_close = not self.wish.queue
+        self._deletes = flag(delete_on_close, "delete_on_close")
         self._api = api
         self._left = api.countdown(timeout)
 
@@ -148,9 +158,17 @@ class Plan:
             if loop.outbox.publish(subject, b"", None, None) == 1:
                 loop.alert()
 
+    def ownership(self, info: ConsumerInfo, *, is_made: bool) -> Ownership:
+        """Whether the consumer goes with the subscription, made by this call or not."""
+        return Ownership(
+            self._api, info.stream_name, info.name, is_ours=is_made and self._deletes
+        )
+
     def new_config(self, **changes: Any) -> ConsumerConfig:
         """The configuration of the consumer that is made if there is none."""
         wish, asked = self.wish, self.asked
+        if asked.ack_policy is None:
+            changes["ack_policy"] = AckPolicy.EXPLICIT
         if not filters_of(wish.fields) and wish.subject:
             changes["filter_subject"] = wish.subject
         if not wish.name:
@@ -200,12 +218,10 @@ def pull_subscribe(
         options=options,
         fields=fields,
         is_pull=True,
+        delete_on_close=delete_on_close,
         timeout=timeout,
     )
     wish = plan.wish
-    is_kept = delete_on_close is not None and not flag(
-        delete_on_close, "delete_on_close"
-    )
     wanted = plan.new_config()
     if wanted.durable_name is None and wanted.inactive_threshold is None:
         wanted = wanted.with_changes(inactive_threshold=INACTIVE_THRESHOLD)
@@ -224,5 +240,92 @@ def pull_subscribe(
     is_made = False
     if info is None:
         info, is_made = plan.create(name, wanted)
-    ownership = Ownership(api, name, info.name, is_ours=is_made and not is_kept)
+    ownership = plan.ownership(info, is_made=is_made)
     return PullSubscription(Consumer(api, info), ownership, wish.subject)
+
+
+class PushOptions(TypedDict, total=False):
+    """How a push subscription is read."""
+
+    callback: Callable[[Msg], object] | None
+    raw_status: bool
+    heartbeat_alarm: float
+    max_pending_messages: int | None
+    max_pending_bytes: int | None
+
+
+def check_push_options(options: PushOptions) -> None:
+    """Raises for what the subscription would refuse later."""
+    callback = options.get("callback")
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback must be callable, not {type(callback).__name__}")
+    flag(options.get("raw_status", False), "raw_status")
+    check_alarm(options.get("heartbeat_alarm", HEARTBEATS))
+    pending_limit(options.get("max_pending_messages"), "max_pending_messages")
+    pending_limit(options.get("max_pending_bytes"), "max_pending_bytes")
+
+
+def subscribe(
+    api: Api,
+    subject: str | None,
+    *,
+    stream: str | None,
+    consumer: str | None,
+    config: ConsumerConfig | None,
+    options: Mapping[str, Any],
+    fields: Mapping[str, Any],
+    reading: PushOptions,
+    delete_on_close: bool | None,
+    timeout: Seconds | None,
+    keeps: object,
+) -> PushSubscription:
+    """See `JetStream.subscribe`."""
+    check_push_options(reading)
+    plan = Plan(
+        api,
+        subject,
+        stream=stream,
+        consumer=consumer,
+        config=config,
+        options=options,
+        fields=fields,
+        is_pull=False,
+        delete_on_close=delete_on_close,
+        timeout=timeout,
+    )
+    wanted = push_config(plan, f"{api.loop.options.inbox_prefix}.{unique_name()}")
+    name = plan.find_stream()
+
+    def listen(config: ConsumerConfig, *, is_new: bool) -> PushSubscription:
+        return PushSubscription(
+            api, name, config, is_new=is_new, keeps=keeps, **reading
+        )
+
+    info = plan.look_up(name)
+    if info is not None:
+        return listen(info.config, is_new=False).bound(info)
+    is_made = False
+    sub = listen(wanted, is_new=True)
+    try:
+        info, is_made = plan.create(name, wanted)
+        if not is_made:
+            sub.unsubscribe()
+            sub = listen(info.config, is_new=False)
+        ownership = plan.ownership(info, is_made=is_made)
+        return sub.bound(info, ownership.release if ownership.is_ours else None)
+    except BaseException:
+        with contextlib.suppress(errors.Error):
+            sub.unsubscribe()
+        if is_made:
+            plan.discard(name, wanted.durable_name or wanted.name or "")
+        raise
+
+
+def push_config(plan: Plan, inbox: str) -> ConsumerConfig:
+    """The configuration of a push consumer that delivers there, if not elsewhere."""
+    asked = plan.asked
+    changes: dict[str, Any] = {"deliver_subject": asked.deliver_subject or inbox}
+    if asked.flow_control and asked.idle_heartbeat is None:
+        # The server wants one beside it: a lost answer is noticed by it.
+        changes["idle_heartbeat"] = HEARTBEAT
+    return plan.new_config(**changes)

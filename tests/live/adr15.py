@@ -11,6 +11,24 @@ import jsclient
 from jsclient.server import Server
 from tests.live.support import PATIENCE
 
+# The API of OWNER, as GUEST sees it, and where its push consumers may deliver.
+IMPORTS = """
+    accounts {
+      OWNER { jetstream: enabled, users: [{ user: owner, password: secret }]
+        exports: [
+          { service: "$JS.API.>", response_type: stream }
+          { service: "$JS.ACK.>" }
+          { stream: "deliver.guest.>" }, { stream: "deliver.guest" }
+        ] }
+      GUEST { users: [{ user: guest, password: secret }]
+        imports: [
+          { service: { account: OWNER, subject: "$JS.API.>" }, to: "from.owner.>" }
+          { service: { account: OWNER, subject: "$JS.ACK.>" } }
+          { stream: { account: OWNER, subject: "deliver.guest" } }
+        ] }
+    }
+"""
+
 
 class Call(NamedTuple):
     """A request that a client sent to the API of JetStream."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import time
+from functools import partial
 from typing import Any
 
 import pytest
 
 import jsclient
 from jsclient import jetstream_errors as failures
+from jsclient._io.pulling import Lanes
 from jsclient.config import ConsumerConfig
+from jsclient.consumer import Consumer
 from jsclient.jetstream import JetStream
 from jsclient.server import Server, run
-from tests.live.adr15 import wiretap
+from tests.live.adr15 import IMPORTS, wiretap
 from tests.live.pulls import assert_nothing_left, fill, seqs, stream_of
 from tests.live.support import Events, all_results
 
@@ -397,21 +401,6 @@ def test_it_works_in_another_domain() -> None:
         assert js.consumer_names("S") == []
 
 
-IMPORTS = """
-    accounts {
-      OWNER { jetstream: enabled, users: [{ user: owner, password: secret }]
-        exports: [
-          { service: "$JS.API.>", response_type: stream }, { service: "$JS.ACK.>" }
-        ] }
-      GUEST { users: [{ user: guest, password: secret }]
-        imports: [
-          { service: { account: OWNER, subject: "$JS.API.>" }, to: "from.owner.>" }
-          { service: { account: OWNER, subject: "$JS.ACK.>" } }
-        ] }
-    }
-"""
-
-
 def test_it_works_in_another_account() -> None:
     with (
         run(jetstream=True, config=IMPORTS) as server,
@@ -426,3 +415,21 @@ def test_it_works_in_another_account() -> None:
                 msg.ack_sync()
             assert sub.consumer_info().num_ack_pending == 0
         assert owner.jetstream().consumer_names("S") == []
+
+
+def fetch_one(consumer: Consumer, _: int) -> None:
+    assert len(consumer.fetch(1, timeout=0.05)) == 0
+
+
+def test_threads_that_fetch_first_at_once_share_one_pool_of_subscriptions(
+    js: JetStream,
+) -> None:
+    loop = js._connection._loop
+    js.create_consumer("S", durable_name="C")
+    for _ in range(20):
+        consumer = js.consumer("S", "C")
+        all_results(4, partial(fetch_one, consumer))
+        assert sum(isinstance(one, Lanes) for one in loop.watchers) == 1
+        assert_nothing_left(js)
+        del consumer
+        gc.collect()
