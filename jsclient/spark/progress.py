@@ -1,15 +1,16 @@
-"""How far a streaming query is behind its streams."""
+"""How far a streaming query is, and how far behind its streams."""
 
 from __future__ import annotations
 
+import ast
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["lag", "lag_of"]
+__all__ = ["end_offsets", "lag", "lag_of"]
 
 
 def lag(query: StreamingQuery) -> int | None:
@@ -24,18 +25,28 @@ def lag(query: StreamingQuery) -> int | None:
 
 def lag_of(progress: StreamingQueryProgress) -> int | None:
     """The same from what Spark told at one time, to a listener for example."""
-    found = [
-        behind
-        for source in progress.sources
-        if (behind := _behind(source.endOffset, source.latestOffset)) is not None
-    ]
+    found = []
+    for source in progress.sources:
+        reached, latest = _offset(source.endOffset), _offset(source.latestOffset)
+        if reached is not None and latest is not None:
+            found.append(max(0, int(latest["next"]) - int(reached["next"])))
     return sum(found) if found else None
 
 
-def _behind(end: str | None, latest: str | None) -> int | None:
-    """The distance of two offsets; None if they are not ours."""
+def end_offsets(progress: StreamingQueryProgress) -> list[dict[str, Any]]:
+    """Where the batch ended in each stream that it read."""
+    ends = (_offset(source.endOffset) for source in progress.sources)
+    return [end for end in ends if end is not None]
+
+
+def _offset(text: str | None) -> dict[str, Any] | None:
+    """An offset of ours; None if there is none or it is of another format."""
     try:
-        last, reached = json.loads(latest or "")["next"], json.loads(end or "")["next"]
-        return max(0, int(last) - int(reached))
-    except (ValueError, TypeError, KeyError):
-        return None
+        found = json.loads(text or "null")
+    except ValueError:
+        # PySpark before 4.3 writes the dict that it has made of the JSON.
+        try:
+            found = ast.literal_eval(text or "None")
+        except (ValueError, SyntaxError):
+            return None
+    return found if isinstance(found, dict) and "next" in found else None

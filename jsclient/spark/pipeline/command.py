@@ -32,18 +32,16 @@ def main(options: Namespace) -> int:
 
 
 def _with_spark(pipeline: Pipeline, options: Namespace) -> int:
-    spark = session(pipeline, options.master)
-    try:
-        if options.validate:
-            for name, columns in schemas(spark, pipeline).items():
-                sys.stdout.write(f"{name}: {columns}\n")
-            return 0
-        with Report(options.log or pipeline.log) as report:
-            run(spark, pipeline, report, once=options.once)
-    except spark_errors() as error:
-        return _say(reason(error), LOST if is_data_loss(error) else FAILED)
-    finally:
-        spark.stop()
+    with session(pipeline, options.master) as spark:
+        try:
+            if options.validate:
+                for name, columns in schemas(spark, pipeline).items():
+                    sys.stdout.write(f"{name}: {columns}\n")
+                return 0
+            with Report(options.log or pipeline.log) as report:
+                run(spark, pipeline, report, once=options.once)
+        except spark_errors() as error:
+            return _say(reason(error), LOST if is_data_loss(error) else FAILED)
     return 0
 
 

@@ -19,6 +19,9 @@ from datetime import datetime, timezone
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from ..freeing import commit_final
+from ..options import source_options
+from ..progress import end_offsets
 from .description import Pipeline, PipelineError
 from .frames import check_shared, frames
 from .report import Batch, Report, batch_of
@@ -26,6 +29,7 @@ from .writing import start, write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["run", "schemas"]
@@ -55,16 +59,18 @@ def run(
         _run_batch(pipeline, found, report)
         return
     stopping = threading.Event()
-    queries: list[StreamingQuery] = []
+    watched: list[_Watched] = []
     with _signals(stopping):
         try:
             for query in pipeline.queries():
-                queries.append(start(pipeline, query, found, once=once))
-            _watch(pipeline, queries, report, stopping)
+                started = start(pipeline, query, found, once=once)
+                watched.append(_Watched(pipeline.name, started))
+            _watch(watched, report, stopping)
         finally:
-            for each in queries:
-                each.stop()
-    _commit_last(pipeline, queries)
+            for each in watched:
+                each.query.stop()
+    for each in watched:
+        _free_last(pipeline, each)
 
 
 def _checked(spark: SparkSession, pipeline: Pipeline) -> dict[str, DataFrame]:
@@ -138,55 +144,60 @@ def _signals(stopping: threading.Event) -> Iterator[None]:
 
 
 def _watch(
-    pipeline: Pipeline,
-    queries: Sequence[StreamingQuery],
-    report: Report,
-    stopping: threading.Event,
+    watched: Sequence[_Watched], report: Report, stopping: threading.Event
 ) -> None:
     """Reports batches until all queries have ended, or are to stop and may."""
-    watched = {query: _Watched(pipeline.name, query) for query in queries}
-    running = list(queries)
+    running = list(watched)
     while running:
-        for query in list(running):
+        for each in list(running):
             # A part of a second is fine too, whatever the annotation says.
-            has_ended = query.awaitTermination(PERIOD / len(running))  # type: ignore[arg-type]
-            for batch in watched[query].news():
+            pause = PERIOD / len(running)
+            has_ended = each.query.awaitTermination(pause)  # type: ignore[arg-type]
+            for batch in each.news():
                 report.done(batch)
-            if has_ended or (stopping.is_set() and watched[query].is_between_batches()):
-                query.stop()
-                running.remove(query)
+            if has_ended or (stopping.is_set() and each.is_between_batches()):
+                each.query.stop()
+                running.remove(each)
 
 
 class _Watched:
     """One query, and how far its batches have been reported."""
 
     def __init__(self, pipeline: str, query: StreamingQuery) -> None:
+        self.query = query
+        self.last: StreamingQueryProgress | None = None  # of the last batch
         self._pipeline = pipeline
-        self._query = query
         self._reported = -1
         self._began: int | None = None  # reported when it was first asked to stop
 
     def news(self) -> Iterator[Batch]:
         """The batches that were done since the last time."""
-        last = self._query.lastProgress
+        last = self.query.lastProgress
         if last is None or last.batchId <= self._reported:
             return
         # Mostly it is one. Asking for all that Spark remembers is dear.
         is_one = last.batchId <= self._reported + 1
-        for progress in [last] if is_one else self._query.recentProgress:
+        for progress in [last] if is_one else self.query.recentProgress:
             batch = batch_of(self._pipeline, progress)
             if batch is not None and progress.batchId > self._reported:
                 self._reported = progress.batchId
+                self.last = progress
                 yield batch
 
     def is_between_batches(self) -> bool:
         """Whether the batch that was running at the first call is done."""
         if self._began is None:
             self._began = self._reported
-        status = self._query.status
+        status = self.query.status
         is_working = status["isTriggerActive"] and status["isDataAvailable"]
         return not is_working or self._reported > self._began
 
 
-def _commit_last(pipeline: Pipeline, queries: Sequence[StreamingQuery]) -> None:
-    """Frees the messages of the last batch of each source that frees any."""
+def _free_last(pipeline: Pipeline, watched: _Watched) -> None:
+    """Frees the messages of a query's last batch, for sources that free any."""
+    for source in pipeline.streams:
+        if source.frees_messages and watched.last is not None:
+            stream = source_options(source.options).stream
+            ends = [e for e in end_offsets(watched.last) if e["stream"] == stream]
+            if ends:
+                commit_final(source.options, min(ends, key=lambda e: int(e["next"])))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ...errors import Error
@@ -17,16 +19,18 @@ if TYPE_CHECKING:
 __all__ = ["session"]
 
 # What a pipeline has unless its file says otherwise. Spark's own bar of progress would
-# be in the way of ours, and its warnings are about things that are as they should be.
+# be in the way of ours; of its log, what matters comes as an exception.
 DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
+    "spark.log.level": "FATAL",
 }
 
 
-def session(pipeline: Pipeline, master: str | None = None) -> SparkSession:
+@contextmanager
+def session(pipeline: Pipeline, master: str | None = None) -> Iterator[SparkSession]:
     """A session for the pipeline, on `master` or else where its file says.
 
+    A session that this program has already is used as it is, and goes on afterwards.
     Whoever runs it with spark-submit has already chosen the master.
     """
     # Whoever installed pandas 3 is told of it by PySpark, which does not need it here.
@@ -35,9 +39,22 @@ def session(pipeline: Pipeline, master: str | None = None) -> SparkSession:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise Error("pipelines need Spark: pip install 'jsclient[spark]'") from error
+    present = SparkSession.getActiveSession()
+    if present is not None:
+        yield present
+        return
+    spark = _started(SparkSession.builder.appName(pipeline.name), pipeline, master)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _started(
+    builder: SparkSession.Builder, pipeline: Pipeline, master: str | None
+) -> SparkSession:
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     master = master or (None if is_submitted else pipeline.master or "local[*]")
-    builder = SparkSession.builder.appName(pipeline.name)
     for key, value in {**DEFAULTS, **pipeline.spark}.items():
         builder = builder.config(key, value)
     if master is not None and master.startswith("sc://"):

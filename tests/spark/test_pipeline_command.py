@@ -1,0 +1,128 @@
+"""`jsclient pipeline run` as a process: its lines, its signals, its exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import jsclient
+from jsclient.__main__ import main
+from jsclient.jetstream import JetStream
+from jsclient.server import Server
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RATES = """
+[pipeline]
+name = "rates"
+checkpoint = "checkpoints"
+master = "local[2]"
+trigger = "100 milliseconds"
+
+[spark]
+ui.enabled = false
+
+[source.rates]
+stream = "RATES"
+servers = "${NATS_URL}"
+maxRecordsPerTrigger = 10
+schema = "sequence BIGINT"
+
+[sink.files]
+from = "rates"
+format = "parquet"
+path = "rates"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "rates.toml"
+    path.write_text(RATES)
+    return path
+
+
+def test_a_signal_ends_it_after_the_running_batch_and_the_rest_is_done_next_time(
+    spark: SparkSession,
+    js: JetStream,
+    jetstream_server: Server,
+    spark_environment: dict[str, str],
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    js.create_stream(name="RATES", subjects=["rates"])
+    for ack in js.publish_all(("rates", b"") for _ in range(10_000)):
+        assert isinstance(ack, jsclient.PubAck)
+    monkeypatch.setenv("NATS_URL", jetstream_server.url)
+    with subprocess.Popen(
+        [sys.executable, "-m", "jsclient", "pipeline", "run", str(file)],
+        env={**os.environ, **spark_environment},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        batches = []
+        for line in process.stderr:
+            if line.startswith("{"):
+                batches.append(json.loads(line))
+                if len(batches) == 2:
+                    process.send_signal(signal.SIGINT)
+            assert "Traceback" not in line
+    assert process.returncode == 0
+    assert [batch["batch"] for batch in batches] == list(range(len(batches)))
+    folder = file.parent / "checkpoints" / "files"
+    assert (folder / "commits" / str(len(batches) - 1)).exists()
+
+    text = file.read_text().replace("Trigger = 10\n", "Trigger = 10000\n")
+    file.write_text(text)
+    assert main(["pipeline", "run", str(file), "--once"]) == 0
+    rows = spark.read.parquet(str(file.parent / "rates")).collect()
+    assert sorted(row.sequence for row in rows) == list(range(1, 10_001))
+
+
+def test_a_file_with_a_mistake_is_told_in_one_line_without_starting_spark(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(RATES.replace("checkpoint", "chekpoint").replace("${", "$${"))
+    assert main(["pipeline", "run", str(file)]) == 2
+    assert capsys.readouterr().err == (
+        f"jsclient: {file}: [pipeline] chekpoint: there is no such key; "
+        "did you mean checkpoint?\n"
+    )
+
+
+def test_validating_prints_the_columns_of_all_tables(
+    spark: SparkSession,
+    file: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    jetstream_server: Server,
+) -> None:
+    monkeypatch.setenv("NATS_URL", jetstream_server.url)
+    assert main(["pipeline", "run", str(file), "--validate"]) == 0
+    assert capsys.readouterr().out == "rates: struct<sequence:bigint>\n"
+
+
+def test_without_java_it_says_how_to_get_it(
+    file: Path,
+    capsys: pytest.CaptureFixture[str],
+    spark_environment: dict[str, str],
+) -> None:
+    env = {**os.environ, "JAVA_HOME": "/nowhere", "NATS_URL": "nats://127.0.0.1:1"}
+    answer = subprocess.run(
+        [sys.executable, "-m", "jsclient", "pipeline", "run", str(file)],
+        env=env,
+        capture_output=True,
+        text=True,
+    )
+    assert answer.returncode == 1
+    assert answer.stderr.startswith("jsclient: Spark needs Java 17 or newer")
+    assert answer.stderr.count("\n") == 1

@@ -1,0 +1,130 @@
+"""Pipelines from and to streams: exact results, lost messages, freed messages."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import jsclient
+from jsclient.__main__ import main
+from jsclient.jetstream import JetStream
+from jsclient.server import Server
+from jsclient.spark.pipeline.report import Report
+from jsclient.spark.pipeline.run import run
+from jsclient.spark.pipeline.toml import parse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Run = Callable[..., list[dict[str, Any]]]
+
+ORDERS = 600
+PIPELINE = """
+[pipeline]
+name = "orders"
+checkpoint = "checkpoints"
+
+[jetstream]
+servers = "${NATS_URL}"
+
+[source.orders]
+stream = "ORDERS"
+json_schema = "id BIGINT, total BIGINT"
+maxRecordsPerTrigger = 250
+
+[transform.lines]
+sql = "select sequence, value.* from orders"
+
+[sink.files]
+from = "lines"
+format = "parquet"
+path = "lines"
+"""
+
+
+@pytest.fixture
+def run_here(spark: SparkSession, jetstream_server: Server, tmp_path: Path) -> Run:
+    """Runs a pipeline once; the result is what it said of each batch."""
+
+    def run_it(text: str = PIPELINE) -> list[dict[str, Any]]:
+        screen = io.StringIO()
+        env = {"NATS_URL": jetstream_server.url}
+        pipeline = parse(text, folder=tmp_path, env=env)
+        with Report(None, screen) as report:
+            run(spark, pipeline, report, once=True)
+        return [json.loads(line) for line in screen.getvalue().splitlines()]
+
+    return run_it
+
+
+def publish(js: JetStream, first: int, count: int) -> None:
+    messages = (
+        ("orders.new", json.dumps({"id": n, "total": n % 100}).encode())
+        for n in range(first, first + count)
+    )
+    for ack in js.publish_all(messages):
+        assert isinstance(ack, jsclient.PubAck)
+
+
+def ids(spark: SparkSession, folder: Path) -> list[int]:
+    return sorted(row.id for row in spark.read.parquet(str(folder)).collect())
+
+
+def test_every_message_becomes_one_row_and_the_lag_falls(
+    spark: SparkSession, js: JetStream, run_here: Run, tmp_path: Path
+) -> None:
+    js.create_stream(name="ORDERS", subjects=["orders.*"])
+    publish(js, 1, ORDERS)
+    said = run_here()
+    assert [(line["batch"], line["rows"], line["lag"]) for line in said] == [
+        (0, 250, 350),
+        (1, 250, 100),
+        (2, 100, 0),
+    ]
+    publish(js, ORDERS + 1, 10)
+    assert [line["rows"] for line in run_here()] == [10]
+    assert ids(spark, tmp_path / "lines") == list(range(1, ORDERS + 11))
+
+
+def test_lost_messages_end_the_command_with_their_range_and_a_status_of_their_own(
+    spark: SparkSession,
+    js: JetStream,
+    run_here: Run,
+    tmp_path: Path,
+    jetstream_server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stream = js.create_stream(name="ORDERS", subjects=["orders.*"])
+    publish(js, 1, 100)
+    run_here()
+    publish(js, 101, 100)
+    stream.purge(sequence=151)
+    file = tmp_path / "orders.toml"
+    file.write_text(PIPELINE)
+    monkeypatch.setenv("NATS_URL", jetstream_server.url)
+    assert main(["pipeline", "run", str(file), "--once"]) == 3
+    assert capsys.readouterr().err.startswith(
+        "jsclient: DATA_LOSS: stream 'ORDERS': messages 101..150 are gone"
+    )
+    careless = PIPELINE.replace("maxRecords", "failOnDataLoss = false\nmaxRecords")
+    assert [line["rows"] for line in run_here(careless)] == [50]
+
+
+def test_a_clean_end_frees_the_last_batch_of_a_work_queue_too(
+    spark: SparkSession, js: JetStream, run_here: Run, tmp_path: Path
+) -> None:
+    stream = js.create_stream(
+        name="ORDERS", subjects=["orders.*"], retention="workqueue", allow_direct=True
+    )
+    publish(js, 1, ORDERS)
+    text = PIPELINE.replace("[source.orders]", '[source.orders]\nconsume = "purge"')
+    assert [line["rows"] for line in run_here(text)] == [250, 250, 100]
+    assert stream.info().state.messages == 0
+    assert ids(spark, tmp_path / "lines") == list(range(1, ORDERS + 1))
+    assert run_here(text) == []
