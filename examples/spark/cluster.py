@@ -1,0 +1,62 @@
+"""The same pipeline on a cluster: `python examples/spark/cluster.py`.
+
+A standalone Spark master and two workers are started on this machine, each a process of
+its own, from what pip has installed; the pipeline is given to them by spark-submit. All
+of it ends with this program, whatever happens to it.
+"""
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import orders
+import pyspark
+import shop
+
+import jsclient
+from jsclient.spark import standalone
+
+HERE = Path(__file__).parent
+SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+
+
+def submit(master: str, env: dict[str, str]) -> int:
+    """Runs the pipeline on a cluster; its exit status."""
+    settings = [
+        word
+        for name, value in standalone.SETTINGS.items()
+        for word in ("--conf", f"{name}={value}")
+    ]
+    program = [str(HERE / "submit.py"), str(HERE / "orders.toml"), "--once"]
+    command = [str(SUBMIT), "--master", master, *settings, *program]
+    # The workers are on this machine: they use the same interpreter and packages.
+    env = {**os.environ, **env, "PYSPARK_PYTHON": sys.executable}
+    return subprocess.run(command, env=env).returncode
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="a pipeline on a cluster")
+    parser.add_argument("--orders", type=int, default=200_000, metavar="N")
+    options = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        url = os.environ.get("NATS_URL")
+        if not url:
+            url = stack.enter_context(jsclient.server.run(jetstream=True)).url
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        js = stack.enter_context(shop.open_shop(url, options.orders))
+        cluster = stack.enter_context(standalone.run(workers=2))
+        print(f"{cluster.url}: a master and two workers", flush=True)
+        status = submit(cluster.url, {"NATS_URL": url, "FOLDER": folder})
+        if status:
+            return status
+        is_right = orders.show(js, folder, options.orders)
+    print("all there, each once" if is_right else "this is not what was ordered")
+    return 0 if is_right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
