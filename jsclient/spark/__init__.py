@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ..errors import Error
 from .errors import DataLossError, OptionError
 from .frames import from_json, read, read_stream, write, write_stream
+from .freeing import commit_final
 from .progress import lag
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DataLossError",
     "OptionError",
+    "commit_final",
     "from_json",
     "lag",
     "read",

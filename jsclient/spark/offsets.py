@@ -4,8 +4,8 @@
 stream that was deleted and made again counts from 1 once more, and only that tells. Two
 more things make a replay exact. `parts` is into how many partitions the batch before
 the offset was split. `origin` is where that batch began, if that is not simply where
-the one before ended: a query's first batch, whose start would be looked up anew, and
-the batch that goes on after lost messages.
+the one before ended: a query's first batch, whose start would be looked up anew, a
+batch that goes on after lost messages, or after those that a filter passes over.
 """
 
 from __future__ import annotations

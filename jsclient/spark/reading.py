@@ -53,8 +53,7 @@ _OBSTACLES = (
     jsclient.UnsupportedByServerError,
     jsclient.MaximumConsumersError,
     jsclient.ConsumerCreateError,
-    jsclient.ConsumerFilterError,
-    jsclient.InvalidArgumentError,  # the stream has lost its allow_direct
+    jsclient.InvalidArgumentError,  # of the stream's allow_direct, or of our filters
     jsclient.TimeoutError,
 )
 
@@ -101,12 +100,9 @@ class RangeReader:
             try:
                 yield from way()
                 return
-            except _OBSTACLES as error:
-                if number + 1 < len(ways):
-                    continue
-                if isinstance(error, jsclient.ConsumerFilterError):
-                    raise OptionError("subject", str(error)) from error
-                raise
+            except _OBSTACLES:
+                if number + 1 == len(ways):
+                    raise
 
     def _ways(self) -> list[Callable[[], Iterator[pa.RecordBatch]]]:
         config = self._stream.cached_info.config
@@ -204,7 +200,7 @@ class RangeReader:
                 except (jsclient.TimeoutError, jsclient.SubscriptionClosedError):
                     self._is_covered()
                     return
-                except jsclient.PullError:
+                except (jsclient.PullError, jsclient.ConsumerNotFoundError):
                     return
                 count = len(batch)
                 numbers = batch.consumer_seqs
@@ -218,17 +214,20 @@ class RangeReader:
                     self._is_covered()
 
     def _consumer(self) -> jsclient.Consumer:
-        return self._stream.create_consumer(
-            name=f"spark-{uuid.uuid4().hex[:16]}",
-            deliver_policy="by_start_sequence",
-            opt_start_seq=self.position,
-            ack_policy="none",
-            headers_only=self._headers_only or None,
-            inactive_threshold=IDLE,
-            mem_storage=True,
-            num_replicas=1,
-            **filters(self._options.subject),
-        )
+        try:
+            return self._stream.create_consumer(
+                name=f"spark-{uuid.uuid4().hex[:16]}",
+                deliver_policy="by_start_sequence",
+                opt_start_seq=self.position,
+                ack_policy="none",
+                headers_only=self._headers_only or None,
+                inactive_threshold=IDLE,
+                mem_storage=True,
+                num_replicas=1,
+                **filters(self._options.subject),
+            )
+        except (jsclient.InvalidArgumentError, jsclient.ConsumerFilterError) as error:
+            raise OptionError("subject", str(error)) from error
 
     # What was read, and what is missing -----------------------------------------------
 

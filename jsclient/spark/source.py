@@ -257,7 +257,7 @@ class _Progress:
             limit = min(limit, self.target)
         if begin.next >= limit:
             return start if begin is start else begin.moved(begin.next, 1)
-        place, count = begin.next, limit - begin.next
+        count = limit - begin.next
         scale = 1.0  # sequences for each message that is read
         if options.subject:
             counts = is_limited and self._has_limits
@@ -265,16 +265,18 @@ class _Progress:
             if found is None or found >= limit:
                 self._barren = limit
                 return start
-            place = found
+            # What the filter passes over does not belong to the batch.
+            begin = Offset(begin.stream, begin.created, found, origin=found)
+            count = limit - found
             if total:
                 count = total
-                scale = max(1.0, (bounds.next - place) / total)
+                scale = max(1.0, (bounds.next - found) / total)
         if is_limited:
             if self._is_too_few(count):
                 return start
             most = self._most(stream)
             if most is not None:
-                limit = min(limit, place + max(1, math.ceil(most * scale)))
+                limit = min(limit, begin.next + max(1, math.ceil(most * scale)))
         self._batch_at = monotonic()
         return begin.moved(limit, self.source.parts(limit - begin.next))
 

@@ -1,0 +1,89 @@
+"""The readers of the source without Spark: planned here, read here."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.types import StructType
+
+from jsclient.jetstream import JetStream
+from jsclient.spark.columns import COLUMNS
+from jsclient.spark.source import BatchReader, StreamReader
+from jsclient.stream import Stream
+
+Row = dict[str, Any]
+
+
+def columns(text: str) -> StructType:
+    """Columns of `COLUMNS` by their names."""
+    return StructType([COLUMNS[name] for name in text.split()])
+
+
+SEQUENCE = columns("sequence")
+
+
+class Readers:
+    """Makes readers of one server's streams."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def given(self, options: dict[str, Any]) -> dict[str, str]:
+        """Options as Spark hands them over."""
+        values = {"servers": self.url, "stream": "S", **options}
+        return {name: str(value) for name, value in values.items()}
+
+    def batch(self, schema: StructType = COLUMNS, /, **options: Any) -> BatchReader:
+        return BatchReader(self.given(options), schema)
+
+    def stream(self, schema: StructType = COLUMNS, /, **options: Any) -> StreamReader:
+        return StreamReader(self.given(options), schema)
+
+    def rows(self, schema: StructType = COLUMNS, /, **options: Any) -> list[Row]:
+        """What a batch query reads."""
+        reader = self.batch(schema, **options)
+        return [row for part in reader.partitions() for row in read(reader, part)]
+
+    def seqs(self, **options: Any) -> list[int]:
+        """The sequences that a batch query reads."""
+        return [row["sequence"] for row in self.rows(SEQUENCE, **options)]
+
+
+def read(reader: BatchReader | StreamReader, part: Any) -> Iterator[Row]:
+    """The rows of a partition, read by another process's copy of the reader."""
+    there, what = pickle.loads(pickle.dumps((reader, part)))
+    for batch in there.read(what):
+        batch.validate(full=True)
+        yield from batch.to_pylist()
+
+
+def between(reader: StreamReader, start: Any, end: Any) -> list[int]:
+    """The sequences of a micro-batch."""
+    parts = reader.partitions(start, end)
+    return [row["sequence"] for part in parts for row in read(reader, part)]
+
+
+def made(js: JetStream, name: str = "S", **fields: Any) -> Stream:
+    """A stream on `s.>`."""
+    return js.create_stream(
+        **{
+            "name": name,
+            "subjects": ["s.>"],
+            "storage": "memory",
+            "allow_direct": True,
+            **fields,
+        }
+    )
+
+
+def fill(js: JetStream, count: int, *, subjects: int = 4, data: bytes = b"%d") -> None:
+    """Publishes messages to s.0, s.1, …, with their numbers as payloads."""
+    messages = ((f"s.{n % subjects}", data % n) for n in range(count))
+    for _ in js.publish_all(messages):
+        pass

@@ -1,0 +1,413 @@
+"""What the driver of a query plans: offsets, limits, partitions, and what is lost."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from jsclient.jetstream import JetStream
+from jsclient.server import Server
+from jsclient.spark import connecting
+from jsclient.spark.errors import DataLossError, OptionError
+from jsclient.spark.offsets import split
+from tests.spark.readers import SEQUENCE, Readers, between, fill, made
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture
+def readers(jetstream_server: Server, js: JetStream) -> Iterator[Readers]:
+    yield Readers(jetstream_server.url)
+    connecting.close_all()
+
+
+def batches(readers: Readers, start: Any = None, **options: Any) -> list[Any]:
+    """The micro-batches of an AvailableNow query, each by its sequences."""
+    reader = readers.stream(SEQUENCE, **options)
+    reader.prepareForTriggerAvailableNow()
+    found = []
+    position = reader.initialOffset() if start is None else start
+    while (end := reader.latestOffset(position, reader.getDefaultReadLimit())) != (
+        position
+    ):
+        found.append(between(reader, position, end))
+        position = end
+    return found
+
+
+# Where a query starts and ends --------------------------------------------------------
+
+
+@given(st.integers(1, 1000), st.integers(0, 1000), st.integers(1, 50))
+def test_parts_cover_a_range_evenly(start: int, size: int, parts: int) -> None:
+    found = split(start, start + size, parts)
+    assert [n for lo, hi in found for n in range(lo, hi)] == list(
+        range(start, start + size)
+    )
+    sizes = [hi - lo for lo, hi in found]
+    assert len(found) == min(parts, size)
+    assert not sizes or max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, (11, 40)),
+        ({"startingOffsets": "earliest"}, (11, 40)),
+        ({"startingOffsets": "LATEST"}, (41, 40)),
+        ({"startingOffsets": "12"}, (12, 40)),
+        ({"startingOffsets": "41"}, (41, 40)),
+        ({"endingOffsets": "20"}, (11, 19)),
+        ({"endingOffsets": "latest", "startingOffsets": "39"}, (39, 40)),
+    ],
+)
+def test_a_batch_starts_and_ends_where_its_options_say(
+    js: JetStream, readers: Readers, options: dict[str, str], expected: tuple[int, int]
+) -> None:
+    stream = made(js)
+    fill(js, 40)
+    stream.purge(sequence=11)
+    assert readers.seqs(**options) == list(range(expected[0], expected[1] + 1))
+
+
+def test_times_are_where_the_first_message_is_not_older(
+    js: JetStream, readers: Readers
+) -> None:
+    stream = made(js)
+    fill(js, 5)
+    time.sleep(0.01)
+    middle = dt.datetime.now(dt.timezone.utc)
+    time.sleep(0.01)
+    fill(js, 5)
+    exact = stream.get_msg(4).timestamp
+    assert exact is not None
+    millis = str(int(middle.timestamp() * 1000))
+    local = middle.astimezone(dt.timezone(dt.timedelta(hours=5))).isoformat()
+    naive = middle.replace(tzinfo=None).isoformat()
+    for moment in (millis, middle.isoformat(), local, naive):
+        assert readers.seqs(startingTimestamp=moment) == [6, 7, 8, 9, 10]
+        assert readers.seqs(endingTimestamp=moment) == [1, 2, 3, 4, 5]
+    late = (middle + dt.timedelta(hours=1)).isoformat()
+    assert readers.seqs(endingTimestamp=late) == list(range(1, 11))
+    with pytest.raises(OptionError, match="option startingTimestamp: no message"):
+        readers.seqs(startingTimestamp=late)
+    wait = {"startingTimestamp": late, "startingTimestampStrategy": "latest"}
+    assert readers.seqs(**wait) == []
+    assert readers.stream(**wait).initialOffset()["next"] == 11
+
+
+def test_the_json_of_an_offset_is_a_place(js: JetStream, readers: Readers) -> None:
+    made(js)
+    fill(js, 20)
+    reader = readers.stream(maxRecordsPerTrigger=5)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(5))
+    text = json.dumps(end)
+    assert readers.seqs(startingOffsets=text) == list(range(6, 21))
+    assert readers.seqs(endingOffsets=text) == list(range(1, 6))
+    assert end == {**start, "next": 6, "parts": 1}
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("yesterday", "earliest, latest, a sequence"),
+        ("0", "a sequence from 1 on"),
+        ("-5", "a sequence from 1 on"),
+        ("22", "too far: the stream ends at 20"),
+        ("{", "no JSON"),
+        ('{"stream": "T"}', "of stream 'T', not 'S'"),
+        ('{"stream": "S", "next": 1}', "created"),
+        ('{"stream": "S", "created": "x", "next": 0}', "at least 1"),
+        ('{"stream": "S", "created": "x", "next": 1}', "was created at x"),
+        ('{"v": 2, "stream": "S", "created": "x", "next": 1}', "version 2"),
+    ],
+)
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_a_bad_offset_is_refused_by_its_option(
+    js: JetStream, readers: Readers, option: str, value: str, says: str
+) -> None:
+    made(js)
+    fill(js, 20)
+    with pytest.raises(OptionError, match=says) as caught:
+        readers.batch(**{option: value}).partitions()
+    assert caught.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        ({"stream": "NOWHERE"}, "stream"),
+        ({"endingOffsets": "5"}, "endingOffsets"),
+        ({"startingTimestamp": "soon"}, "startingTimestamp"),
+        ({"servers": "nats://127.0.0.1:1", "connectTimeout": "1s"}, "servers"),
+        ({"consume": "purge"}, "consume"),
+        ({"domain": "nowhere", "requestTimeout": "1s"}, "servers"),
+    ],
+)
+def test_a_stream_query_names_the_option_that_is_wrong(
+    js: JetStream, readers: Readers, options: dict[str, str], option: str
+) -> None:
+    made(js)
+    with pytest.raises(OptionError) as caught:
+        readers.stream(**options).initialOffset()
+    assert caught.value.option == option
+
+
+def test_a_batch_does_not_free_messages(js: JetStream, readers: Readers) -> None:
+    made(js, retention="workqueue")
+    with pytest.raises(OptionError, match="only streaming queries"):
+        readers.batch(consume="purge").partitions()
+
+
+# Micro-batches ------------------------------------------------------------------------
+
+
+def test_micro_batches_follow_each_other_to_the_end(
+    js: JetStream, readers: Readers
+) -> None:
+    made(js)
+    fill(js, 25)
+    found = batches(readers, maxRecordsPerTrigger=10)
+    assert found == [[*range(1, 11)], [*range(11, 21)], [*range(21, 26)]]
+    assert batches(readers) == [[*range(1, 26)]]
+
+
+def test_available_now_ends_where_the_stream_did(
+    js: JetStream, readers: Readers
+) -> None:
+    made(js)
+    fill(js, 10)
+    reader = readers.stream(maxRecordsPerTrigger=6)
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    fill(js, 10)
+    limit = reader.getDefaultReadLimit()
+    first = reader.latestOffset(start, limit)
+    second = reader.latestOffset(first, limit)
+    assert (first["next"], second["next"]) == (7, 11)
+    assert reader.latestOffset(second, limit) is second
+    assert (reader.reportLatestOffset() or {})["next"] == 21
+
+
+def test_a_trigger_of_once_has_no_limit(js: JetStream, readers: Readers) -> None:
+    made(js)
+    fill(js, 30)
+    reader = readers.stream(maxRecordsPerTrigger=10)
+    assert reader.latestOffset(reader.initialOffset(), ReadAllAvailable())["next"] == 31
+
+
+def test_sparks_before_4_2_get_their_limits_from_what_the_reader_remembers(
+    js: JetStream, readers: Readers
+) -> None:
+    made(js)
+    fill(js, 25)
+    reader = readers.stream(SEQUENCE, maxRecordsPerTrigger=10)
+    start = reader.initialOffset()
+    first = reader.latestOffset()
+    assert between(reader, start, first) == list(range(1, 11))
+    second = reader.latestOffset()
+    assert between(reader, first, second) == list(range(11, 21))
+    # After a restart Spark plans the last batch once more.
+    again = readers.stream(SEQUENCE, maxRecordsPerTrigger=10)
+    again.partitions(second, second)
+    assert again.latestOffset()["next"] == 26
+
+
+def test_bytes_are_limited_by_the_mean_size(js: JetStream, readers: Readers) -> None:
+    stream = made(js)
+    fill(js, 100, data=b"%0200d")
+    state = stream.info().state
+    size = state.bytes // state.messages
+    found = batches(readers, maxBytesPerTrigger=10 * size)
+    assert [len(one) for one in found] == [10] * 10
+
+
+def test_few_messages_wait_for_more_or_for_their_time(
+    js: JetStream, readers: Readers
+) -> None:
+    made(js)
+    fill(js, 9)
+    reader = readers.stream(minRecordsPerTrigger=10, maxTriggerDelay="1h")
+    start = reader.initialOffset()
+    limit = reader.getDefaultReadLimit()
+    assert reader.latestOffset(start, limit) is start
+    fill(js, 1)
+    assert reader.latestOffset(start, limit)["next"] == 11
+    soon = readers.stream(minRecordsPerTrigger=100, maxTriggerDelay="1ms")
+    begin = soon.initialOffset()
+    time.sleep(0.002)
+    assert soon.latestOffset(begin, limit)["next"] == 11
+    # AvailableNow would wait for ever.
+    assert batches(readers, minRecordsPerTrigger=100) == [list(range(1, 11))]
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_filter_makes_no_empty_batches_and_scales_the_limit(
+    js: JetStream, readers: Readers, direct: bool
+) -> None:
+    made(js, allow_direct=direct)
+    fill(js, 400, subjects=20)
+    options = {"subject": "s.3,s.5", "maxRecordsPerTrigger": 10}
+    found = batches(readers, **options)
+    assert all(found)
+    expected = [n + 1 for n in range(400) if n % 20 in (3, 5)]
+    assert [seq for one in found for seq in one] == expected
+    if direct:
+        assert [len(one) for one in found] == [10, 10, 10, 10]
+    assert batches(readers, subject="nobody.*") == []
+    reader = readers.stream(subject="nobody")
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadAllAvailable()) is start
+
+
+def test_what_a_filter_passed_over_is_no_loss(js: JetStream, readers: Readers) -> None:
+    stream = made(js)
+    fill(js, 100)
+    reader = readers.stream(SEQUENCE, subject="s.x")
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadAllAvailable()) is start
+    stream.purge()
+    assert reader.latestOffset(start, ReadAllAvailable()) is start
+    js.publish("s.x", b"")
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert between(reader, start, end) == [101]
+
+
+def test_partitions_are_as_the_options_say(js: JetStream, readers: Readers) -> None:
+    made(js)
+    fill(js, 100)
+
+    def count(**options: Any) -> int:
+        return len(readers.batch(**options).partitions())
+
+    assert count() == 1
+    assert count(recordsPerPartition=30) == 4
+    assert count(recordsPerPartition=30, numPartitions=2) == 2
+    assert count(recordsPerPartition=1, numPartitions=1000) == 100
+    assert count(startingOffsets="latest") == 1
+
+
+# Replays ------------------------------------------------------------------------------
+
+
+def test_a_batch_is_planned_again_as_it_was(js: JetStream, readers: Readers) -> None:
+    made(js)
+    fill(js, 100)
+    reader = readers.stream(SEQUENCE, numPartitions=4, recordsPerPartition=10)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    parts = reader.partitions(start, end)
+    fill(js, 100)
+    again = readers.stream(SEQUENCE, numPartitions=7, recordsPerPartition=5)
+    assert again.partitions(again.initialOffset(), end) == parts
+    assert between(again, start, end) == list(range(1, 101))
+
+
+def test_latest_means_the_first_answer_even_after_a_restart(
+    js: JetStream, readers: Readers
+) -> None:
+    made(js)
+    fill(js, 10)
+    reader = readers.stream(SEQUENCE, startingOffsets="latest")
+    start = reader.initialOffset()
+    fill(js, 10)
+    assert reader.initialOffset() == start
+    end = reader.latestOffset(start, ReadAllAvailable())
+    fill(js, 10)
+    again = readers.stream(SEQUENCE, startingOffsets="latest")
+    assert between(again, again.initialOffset(), end) == list(range(11, 21))
+    after = again.latestOffset(end, ReadAllAvailable())
+    assert between(again, end, after) == list(range(21, 31))
+
+
+def test_an_offset_of_another_stream_is_refused(
+    js: JetStream, readers: Readers
+) -> None:
+    made(js)
+    reader = readers.stream()
+    other = {**reader.initialOffset(), "stream": "T"}
+    with pytest.raises(OptionError, match=r"checkpointLocation.*of stream 'T'"):
+        reader.latestOffset(other, ReadAllAvailable())
+    with pytest.raises(OptionError, match="checkpointLocation"):
+        reader.partitions(other, other)
+
+
+# Losses -------------------------------------------------------------------------------
+
+
+def test_purged_messages_are_a_loss_with_their_range(
+    js: JetStream, readers: Readers
+) -> None:
+    stream = made(js)
+    fill(js, 200)
+    reader = readers.stream(maxRecordsPerTrigger=100)
+    start = reader.latestOffset(reader.initialOffset(), ReadMaxRows(100))
+    stream.purge(sequence=151)
+    for _ in range(2):
+        with pytest.raises(
+            DataLossError, match=r"DATA_LOSS.*101\.\.150 are gone \(first_seq=151\)"
+        ):
+            readers.stream().latestOffset(start, ReadAllAvailable())
+    assert batches(readers, start, failOnDataLoss="false") == [[*range(151, 201)]]
+    stream.purge()
+    assert batches(readers, start, failOnDataLoss="false") == [[]]
+    fill(js, 5)
+    assert batches(readers, start, failOnDataLoss="false") == [[*range(201, 206)]]
+
+
+def test_a_loss_under_a_planned_batch_is_found_when_it_is_done_again(
+    js: JetStream, readers: Readers
+) -> None:
+    stream = made(js)
+    fill(js, 100)
+    reader = readers.stream()
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    stream.purge(sequence=31)
+    with pytest.raises(DataLossError, match=r"messages 1\.\.30 are gone"):
+        readers.stream().partitions(start, end)
+    calm = readers.stream(SEQUENCE, failOnDataLoss="false")
+    assert between(calm, start, end) == list(range(31, 101))
+
+
+def test_a_stream_that_was_made_again_is_a_loss(
+    js: JetStream, readers: Readers
+) -> None:
+    made(js)
+    fill(js, 10)
+    reader = readers.stream()
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    js.delete_stream("S")
+    made(js)
+    fill(js, 20)
+    with pytest.raises(DataLossError, match="was deleted and made again"):
+        readers.stream().latestOffset(end, ReadAllAvailable())
+    with pytest.raises(DataLossError, match="was deleted and made again"):
+        readers.stream().partitions(start, end)
+    calm = {"failOnDataLoss": "false"}
+    assert batches(readers, end, **calm) == [list(range(1, 21))]
+    # A batch of the old stream that is done again has nothing left.
+    assert between(readers.stream(SEQUENCE, **calm), start, end) == []
+
+
+def test_holes_are_no_loss(js: JetStream, readers: Readers) -> None:
+    stream = made(js)
+    fill(js, 20)
+    reader = readers.stream(maxRecordsPerTrigger=5)
+    start = reader.latestOffset(reader.initialOffset(), ReadMaxRows(5))
+    for seq in range(6, 12):
+        stream.delete_msg(seq)
+    assert batches(readers, start) == [list(range(12, 21))]

@@ -1,0 +1,402 @@
+"""Ranges of a stream are read whole, in order, and once, by every way of reading."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+import jsclient
+from jsclient.jetstream import JetStream
+from jsclient.server import Server, run
+from jsclient.spark import connecting, reading
+from jsclient.spark.columns import COLUMNS
+from jsclient.spark.errors import DataLossError, OptionError
+from tests.harness.proxy import FaultProxy
+from tests.spark.readers import SEQUENCE, Readers, columns, fill, made, read
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture
+def readers(jetstream_server: Server, js: JetStream) -> Iterator[Readers]:
+    yield Readers(jetstream_server.url)
+    for name in js.stream_names():
+        assert not ephemerals(js, name), "a reader has left its consumer behind"
+    connecting.close_all()
+
+
+def ephemerals(js: JetStream, stream: str) -> list[str]:
+    names = js.stream(stream).consumer_names()
+    return [name for name in names if name.startswith("spark-")]
+
+
+# What is read -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["direct", "consumer"])
+def test_every_column_is_as_it_was_published(
+    js: JetStream, readers: Readers, mode: str
+) -> None:
+    stream = made(js)
+    js.publish("s.1", b"\x00\xff", headers={"A": ["1", "2"], "b": "x"})
+    js.publish("s.ü", b"")
+    rows = readers.rows(readMode=mode)
+    stored = [stream.get_msg(seq) for seq in (1, 2)]
+    assert [list(row) for row in rows] == [COLUMNS.fieldNames()] * 2
+    assert [row["subject"] for row in rows] == ["s.1", "s.ü"]
+    assert [row["data"] for row in rows] == [b"\x00\xff", b""]
+    assert rows[0]["headers"] == [("A", ["1", "2"]), ("b", ["x"])]
+    assert rows[1]["headers"] == []
+    assert [row["sequence"] for row in rows] == [1, 2]
+    assert [row["stream"] for row in rows] == ["S", "S"]
+    for row, msg in zip(rows, stored, strict=True):
+        assert row["timestamp"].tzinfo is not None
+        micros = row["timestamp"] - dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+        assert micros // dt.timedelta(microseconds=1) == msg.timestamp_ns // 1000
+
+
+@pytest.mark.parametrize(
+    ("fields", "mode"),
+    [
+        ({}, "auto"),
+        ({}, "direct"),
+        ({}, "consumer"),
+        ({"allow_direct": False}, "auto"),
+        ({"allow_direct": False}, "consumer"),
+        ({"retention": "workqueue"}, "auto"),
+        ({"retention": "workqueue"}, "direct"),
+        ({"retention": "workqueue", "allow_direct": False}, "auto"),
+    ],
+)
+def test_every_kind_of_stream_is_read_whole(
+    js: JetStream, readers: Readers, fields: dict[str, Any], mode: str
+) -> None:
+    stream = made(js, **fields)
+    fill(js, 300)
+    for seq in (1, 2, 77, 78, 150, 299, 300):
+        stream.delete_msg(seq)
+    expected = [n for n in range(3, 299) if n not in (77, 78, 150)]
+    options = {"readMode": mode, "numPartitions": 3, "recordsPerPartition": 10}
+    assert readers.seqs(**options) == expected
+    # Nothing was taken away.
+    assert stream.info().state.messages == len(expected)
+
+
+def test_a_mirror_is_read_under_its_own_name(js: JetStream, readers: Readers) -> None:
+    made(js, "ORIGIN")
+    fill(js, 50)
+    mirrors: dict[str, Any] = {
+        "name": "S",
+        "subjects": None,
+        "mirror": {"name": "ORIGIN"},
+    }
+    kinds: tuple[dict[str, Any], ...] = (
+        {"allow_direct": False, "mirror_direct": True},
+        {},
+    )
+    for fields in kinds:
+        js.create_stream(**{"storage": "memory", **mirrors, **fields})
+        mirror = js.stream("S")
+        while mirror.info().state.last_seq < 50:
+            pass
+        assert readers.seqs() == list(range(1, 51))
+        js.delete_stream("S")
+
+
+def test_an_interest_stream_is_read_and_left_as_it_is(
+    js: JetStream, readers: Readers
+) -> None:
+    stream = made(js, retention="interest")
+    held = stream.create_consumer(durable_name="C")
+    fill(js, 40)
+    for mode in ("direct", "consumer"):
+        assert readers.seqs(readMode=mode) == list(range(1, 41))
+    assert held.info().num_pending == 40
+
+
+@pytest.mark.parametrize("mode", ["direct", "consumer", "auto"])
+def test_ranges_without_messages_are_empty(
+    js: JetStream, readers: Readers, mode: str
+) -> None:
+    stream = made(js)
+    assert readers.seqs(readMode=mode) == []
+    fill(js, 20)
+    for seq in range(5, 16):
+        stream.delete_msg(seq)
+    some = {"startingOffsets": 5, "endingOffsets": 16, "readMode": mode}
+    assert readers.seqs(**some) == []
+    assert readers.seqs(**{**some, "endingOffsets": 17}) == [16]
+    assert readers.seqs(**{**some, "startingOffsets": 4}) == [4]
+    assert readers.seqs(startingOffsets="latest", readMode=mode) == []
+    stream.purge()
+    assert readers.seqs(readMode=mode) == []
+
+
+def test_a_large_range_is_gathered_into_large_batches(
+    js: JetStream, readers: Readers
+) -> None:
+    made(js)
+    fill(js, reading.SMALL + 5_000)
+    reader = readers.batch(SEQUENCE, numPartitions=1, fetchSize=4000)
+    (part,) = reader.partitions()
+    sizes = [batch.num_rows for batch in reader.read(part)]
+    assert sum(sizes) == reading.SMALL + 5_000
+    assert all(size >= 4000 for size in sizes[:-1])
+
+
+# Filters ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["direct", "consumer", "auto"])
+@pytest.mark.parametrize(
+    ("subject", "numbers"),
+    [
+        ("s.1", {1}),
+        ("s.*", {0, 1, 2, 3}),
+        ("s.1,s.3", {1, 3}),
+        ('["s.0", "s.2"]', {0, 2}),
+        ("nobody", set()),
+        ("nobody,s.2", {2}),
+    ],
+)
+def test_subjects_are_filtered(
+    js: JetStream, readers: Readers, mode: str, subject: str, numbers: set[int]
+) -> None:
+    made(js, subjects=["s.>", "nobody"])
+    fill(js, 200)
+    js.publish("s.x.y", b"")
+    expected = [n + 1 for n in range(200) if n % 4 in numbers]
+    options = {"subject": subject, "readMode": mode, "recordsPerPartition": 70}
+    assert readers.seqs(**options) == expected
+
+
+def test_filters_that_overlap_are_read_where_a_consumer_refuses_them(
+    js: JetStream, readers: Readers
+) -> None:
+    made(js)
+    fill(js, 20)
+    assert readers.seqs(subject="s.1,s.*") == list(range(1, 21))
+    with pytest.raises(OptionError, match="option subject: "):
+        readers.seqs(subject="s.1,s.*", readMode="consumer")
+
+
+def test_a_filter_is_no_regular_expression(js: JetStream, readers: Readers) -> None:
+    made(js)
+    for subject in ("s.a+b", "s.aab", "s.a$", "s.a", "s.x.a", "s.(ü)"):
+        js.publish(subject, b"")
+    options = {"readMode": "direct"}
+    assert readers.seqs(subject="s.a+b,s.a$", **options) == [1, 3]
+    assert readers.seqs(subject="s.(ü),s.*.a", **options) == [5, 6]
+    assert readers.seqs(subject="s.x.>,nobody", **options) == [5]
+
+
+# Columns ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["direct", "consumer"])
+def test_only_the_columns_that_are_asked_for_are_made(
+    js: JetStream, readers: Readers, mode: str
+) -> None:
+    made(js)
+    js.publish("s.1", b"text")
+    assert readers.rows(columns("stream sequence"), readMode=mode) == [
+        {"stream": "S", "sequence": 1}
+    ]
+    text = StructType([StructField("data", StringType()), COLUMNS["subject"]])
+    assert readers.rows(text, readMode=mode) == [{"data": "text", "subject": "s.1"}]
+
+
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [
+        (StructField("payload", BinaryType()), "there is no column 'payload'"),
+        (StructField("sequence", IntegerType()), "'sequence' must be bigint, not int"),
+        (StructField("data", IntegerType()), "'data' must be binary or string"),
+    ],
+)
+def test_columns_that_a_stream_does_not_have_are_refused(
+    js: JetStream, readers: Readers, field: StructField, says: str
+) -> None:
+    made(js)
+    schema = StructType([COLUMNS["subject"], field])
+    with pytest.raises(OptionError, match=f"option schema: .*{says}"):
+        readers.batch(schema).partitions()
+    with pytest.raises(OptionError, match=f"option schema: .*{says}"):
+        readers.stream(schema).initialOffset()
+
+
+# Faults -------------------------------------------------------------------------------
+
+
+def test_a_consumer_that_is_deleted_meanwhile_is_replaced(
+    js: JetStream, readers: Readers
+) -> None:
+    made(js)
+    fill(js, 30_000)
+    options = {"readMode": "consumer", "numPartitions": 1, "maxFetchBytes": "64k"}
+    reader = readers.batch(SEQUENCE, fetchSize=100, **options)
+    (part,) = reader.partitions()
+    batches = reader.read(part)
+    seqs = next(batches).column("sequence").to_pylist()
+    for name in ephemerals(js, "S"):
+        js.delete_consumer("S", name)
+    seqs += [seq for batch in batches for seq in batch.column("sequence").to_pylist()]
+    assert seqs == list(range(1, 30_001))
+
+
+@pytest.mark.parametrize("mode", ["direct", "consumer"])
+def test_a_link_that_is_cut_meanwhile_loses_and_doubles_nothing(
+    js: JetStream, jetstream_server: Server, mode: str
+) -> None:
+    made(js)
+    fill(js, 20_000)
+    with FaultProxy("127.0.0.1", jetstream_server.port) as proxy:
+        readers = Readers(proxy.url)
+        options = {"readMode": mode, "numPartitions": 1, "maxFetchBytes": "128k"}
+        reader = readers.batch(SEQUENCE, fetchSize=500, **options)
+        (part,) = reader.partitions()
+        seqs = []
+        for number, batch in enumerate(reader.read(part)):
+            seqs += batch.column("sequence").to_pylist()
+            if number in (0, 5, 6):
+                proxy.cut()
+        assert seqs == list(range(1, 20_001))
+        connecting.close_all()
+
+
+def test_a_reader_that_is_given_up_leaves_no_consumer(
+    js: JetStream, readers: Readers
+) -> None:
+    made(js)
+    fill(js, 5000)
+    reader = readers.batch(readMode="consumer", fetchSize=100, maxFetchBytes="64k")
+    batches = reader.read(reader.partitions()[0])
+    next(batches)
+    assert len(ephemerals(js, "S")) == 1
+    batches.close()  # type: ignore[attr-defined]  # it is a generator
+    assert ephemerals(js, "S") == []
+
+
+def test_messages_that_went_between_planning_and_reading_are_missed(
+    js: JetStream, readers: Readers
+) -> None:
+    stream = made(js)
+    fill(js, 100)
+    reader = readers.batch(SEQUENCE)
+    (part,) = reader.partitions()
+    stream.purge(sequence=41)
+    with pytest.raises(DataLossError, match=r"messages 1\.\.40 are gone"):
+        list(read(reader, part))
+    calm = readers.batch(SEQUENCE, failOnDataLoss="false")
+    assert [row["sequence"] for row in read(calm, part)] == list(range(41, 101))
+
+
+@pytest.mark.parametrize("mode", ["direct", "consumer"])
+def test_messages_that_go_while_we_read_are_missed(
+    js: JetStream, readers: Readers, mode: str
+) -> None:
+    stream = made(js)
+    fill(js, 20_000)
+    options = {"readMode": mode, "maxFetchBytes": "64k", "numPartitions": 1}
+    reader = readers.batch(SEQUENCE, fetchSize=100, **options)
+    batches = reader.read(reader.partitions()[0])
+    next(batches)
+    stream.purge(sequence=19_001)
+    with pytest.raises(DataLossError, match=r"\.\.19000 are gone"):
+        list(batches)
+
+
+def test_a_stream_that_is_made_again_is_not_taken_for_the_old_one(
+    js: JetStream, readers: Readers
+) -> None:
+    made(js)
+    fill(js, 10)
+    reader = readers.batch(SEQUENCE)
+    (part,) = reader.partitions()
+    js.delete_stream("S")
+    made(js)
+    fill(js, 10)
+    with pytest.raises(DataLossError, match="was deleted and made again"):
+        list(read(reader, part))
+    calm = readers.batch(SEQUENCE, failOnDataLoss="false")
+    assert list(read(calm, part)) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "mode", "says"),
+    [
+        ({"allow_direct": False}, "direct", "allow_direct"),
+        ({"retention": "workqueue"}, "consumer", "work queue"),
+    ],
+)
+def test_a_way_that_the_stream_does_not_have_is_refused(
+    js: JetStream, readers: Readers, fields: dict[str, Any], mode: str, says: str
+) -> None:
+    made(js, **fields)
+    fill(js, 5)
+    with pytest.raises(OptionError, match=f"option readMode: .*{says}"):
+        readers.seqs(readMode=mode)
+
+
+def test_a_stream_without_room_for_consumers_is_read_directly(
+    js: JetStream, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = made(js, max_consumers=1)
+    stream.create_consumer(durable_name="C")
+    fill(js, 100)
+    monkeypatch.setattr(reading, "SMALL", 10)
+    assert readers.seqs(numPartitions=1) == list(range(1, 101))
+
+
+def test_a_user_who_may_make_no_consumers_reads_directly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limited = {
+        "user": "u",
+        "password": "p",
+        "permissions": {"publish": {"deny": ["$JS.API.CONSUMER.>"]}},
+    }
+    admin = {"user": "a", "password": "a"}
+    monkeypatch.setattr(reading, "SMALL", 10)
+    with run(jetstream=True, users=[admin, limited]) as server:
+        url = f"nats://127.0.0.1:{server.port}"
+        with jsclient.connect(url, user="a", password="a") as nc:
+            js = nc.jetstream()
+            made(js)
+            fill(js, 100)
+        readers = Readers(url)
+        assert readers.seqs(user="u", password="p") == list(range(1, 101))
+        connecting.close_all()
+
+
+def test_a_cluster_is_read_whole_while_its_leaders_move() -> None:
+    with run(cluster=3, jetstream=True) as cluster:
+        with jsclient.connect(cluster.url) as nc:
+            js = nc.jetstream(timeout=20.0)
+            stream = made(js, num_replicas=3)
+            readers = Readers(cluster.url)
+            for _ in range(4):
+                while True:  # until there is a leader that all servers know of
+                    with contextlib.suppress(jsclient.NoStreamResponseError):
+                        fill(js, 500)
+                        break
+                last = stream.info().state.last_seq
+                nc.request("$JS.API.STREAM.LEADER.STEPDOWN.S", timeout=20.0)
+                for mode in ("direct", "consumer"):
+                    found = readers.seqs(readMode=mode, requestTimeout=20)
+                    assert found == list(range(1, last + 1))
+        connecting.close_all()
