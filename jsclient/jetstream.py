@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 from . import consumer as consumers_api
 from . import publisher, subscribing
 from . import stream as streams_api
 from ._api import Api, Listing, api_prefix, literal_prefix
-from ._core import Msg, PubAck
+from ._core import PubAck
 from ._engine.arguments import (
     Buffer,
     HeadersLike,
     Seconds,
+    flag,
     integer,
     positive_seconds,
     seconds,
@@ -29,15 +30,11 @@ from .config import ConsumerConfig, StreamConfig, stream_config
 from .consumer import Consumer
 from .errors import Error, InvalidArgumentError
 from .info import AccountInfo, PauseInfo
+from .ordered_push import OrderedPushSubscription
 from .publish_all import publish_all
 from .publisher import AckFuture, AsyncPublisher
 from .pull_subscription import PullSubscription
-from .push import (
-    HEARTBEATS,
-    MAX_PENDING_BYTES,
-    MAX_PENDING_MESSAGES,
-    PushSubscription,
-)
+from .push import PushSubscription
 from .stream import Stream
 
 if TYPE_CHECKING:
@@ -45,6 +42,7 @@ if TYPE_CHECKING:
 
     from .connection import Connection
     from .publish_all import Publishable
+    from .subscribe_options import PushOptions, SubscribeOptions
 
 
 class JetStream:
@@ -249,46 +247,54 @@ class JetStream:
 
     # Subscriptions --------------------------------------------------------------------
 
+    @overload
     def subscribe(
         self,
         subject: str | None = None,
         *,
-        stream: str | None = None,
-        consumer: str | None = None,
-        durable: str | None = None,
-        queue: str | None = None,
-        config: ConsumerConfig | None = None,
-        callback: Callable[[Msg], object] | None = None,
-        deliver_subject: str | None = None,
-        flow_control: bool | None = None,
-        idle_heartbeat: Seconds | None = None,
-        heartbeat_alarm: float = HEARTBEATS,
-        raw_status: bool = False,
-        max_pending_messages: int | None = MAX_PENDING_MESSAGES,
-        max_pending_bytes: int | None = MAX_PENDING_BYTES,
-        delete_on_close: bool | None = None,
-        timeout: Seconds | None = None,
-        **fields: Any,
-    ) -> PushSubscription:
+        ordered: Literal[False] = False,
+        **options: Unpack[PushOptions],
+    ) -> PushSubscription: ...
+
+    @overload
+    def subscribe(
+        self,
+        subject: str | None = None,
+        *,
+        ordered: Literal[True],
+        **options: Unpack[PushOptions],
+    ) -> OrderedPushSubscription: ...
+
+    def subscribe(
+        self,
+        subject: str | None = None,
+        *,
+        ordered: bool = False,
+        **options: Unpack[PushOptions],
+    ) -> PushSubscription | OrderedPushSubscription:
         """Messages of a subject, sent to you by a push consumer; docs/subscribe.md.
 
         Pull consumers (`Stream.create_consumer`, `Consumer.messages`) are the first
         choice for new code: they are faster and never sent more than they can take.
 
         Args:
-            subject: what to read; the stream is found by it unless it is given.
+            subject: what to read; the stream is found by it unless `stream` is given.
+            ordered: every message once and in order; the consumers are made anew
+                whenever anything goes wrong (at most `max_resets` times).
             consumer: a consumer that must be there, and is used as it is.
             durable: a consumer that is used if it is there, else made.
             queue: subscriptions with the same queue share the messages; without a
                 durable or a consumer it is also the name of the durable.
-            config, fields: how the consumer is configured; one that is there must be so
-                already.
+            config, or fields of one as `ack_wait`: how the consumer is configured; one
+                that is there must be so already.
             callback: called with each message on a thread of its own; without it you
                 read the subscription yourself.
             deliver_subject: where the consumer delivers; an inbox by default.
             flow_control: the server sends no more than you have room for.
             idle_heartbeat: seconds after which the server says that it is there.
             heartbeat_alarm: after how many silent intervals `on_event` is told.
+            max_pending_messages, max_pending_bytes: what may wait to be read; messages
+                beyond that are dropped, and delivered again if the consumer wants acks.
             raw_status: heartbeats and other statuses are messages for you to handle.
             delete_on_close: whether a consumer that this call has made is deleted at
                 the end of the subscription; by default it is, but not that of a queue.
@@ -298,54 +304,28 @@ class JetStream:
             SubscriptionMismatchError: the consumer is not as asked for; a subclass says
                 what is different.
         """
-        return subscribing.subscribe(
-            self._api,
-            subject,
-            stream=stream,
-            consumer=consumer,
-            config=config,
-            options={
-                "durable_name": durable,
-                "deliver_group": queue,
-                "deliver_subject": deliver_subject,
-                "flow_control": flow_control,
-                "idle_heartbeat": idle_heartbeat,
-            },
-            fields=fields,
-            reading={
-                "callback": callback,
-                "raw_status": raw_status,
-                "heartbeat_alarm": heartbeat_alarm,
-                "max_pending_messages": max_pending_messages,
-                "max_pending_bytes": max_pending_bytes,
-            },
-            delete_on_close=delete_on_close,
-            timeout=timeout,
-            keeps=self._connection,
-        )
+        keeps = self._connection
+        if flag(ordered, "ordered"):
+            return subscribing.subscribe_ordered(self._api, subject, options, keeps)
+        return subscribing.subscribe(self._api, subject, options, keeps)
 
     def pull_subscribe(
         self,
         subject: str | None = None,
         durable: str | None = None,
-        *,
-        stream: str | None = None,
-        consumer: str | None = None,
-        config: ConsumerConfig | None = None,
-        delete_on_close: bool | None = None,
-        timeout: Seconds | None = None,
-        **fields: Any,
+        **options: Unpack[SubscribeOptions],
     ) -> PullSubscription:
         """Messages of a subject, a fetch at a time; see docs/subscribe.md.
 
         `Stream.create_consumer` and `Consumer.fetch` do the same in two steps.
 
         Args:
-            subject: what to read; the stream is found by it unless it is given.
+            subject: what to read; the stream is found by it unless `stream` is given.
             durable: a consumer that is used if it is there, else made.
             consumer: a consumer that must be there; if it cannot be looked up, the
                 first fetch tells.
-            config, fields: how it is configured; one that is there must be so already.
+            config, or fields of one as `ack_wait`: how it is configured; one that is
+                there must be so already.
             delete_on_close: whether a consumer that this call has made is deleted at
                 the end of the subscription; by default it is.
 
@@ -355,15 +335,7 @@ class JetStream:
                 what is different.
         """
         return subscribing.pull_subscribe(
-            self._api,
-            subject,
-            stream=stream,
-            consumer=consumer,
-            config=config,
-            options={"durable_name": durable},
-            fields=fields,
-            delete_on_close=delete_on_close,
-            timeout=timeout,
+            self._api, subject, {**options, "durable": durable}
         )
 
     # Streams --------------------------------------------------------------------------

@@ -12,15 +12,14 @@ removed again if the call fails. One deadline holds for all of its steps.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
-from typing import Any, TypedDict
+from collections.abc import Mapping
+from typing import Any
 
 from . import consumer as consumers_api
 from . import errors
 from . import stream as streams_api
 from ._api import Api
-from ._core import Msg
-from ._engine.arguments import Seconds, flag, pending_limit, text, unique_name
+from ._engine.arguments import flag, integer, pending_limit, text, unique_name
 from ._engine.subscribe_rules import Wish, check_wish, filters_of, find_mismatch
 from .config import AckPolicy, ConsumerConfig, consumer_config, differences
 from .consumer import Consumer
@@ -34,9 +33,19 @@ from .jetstream_errors import (
     NoMatchingStreamError,
     SubscriptionMismatchError,
 )
+from .ordered_push import OrderedPushSubscription, ordered_config, ordered_push
 from .ownership import Ownership
 from .pull_subscription import PullSubscription
 from .push import HEARTBEATS, PushSubscription, check_alarm
+from .subscribe_options import (
+    ConsumerFields,
+    PushOptions,
+    ReadingOptions,
+    SubscribeOptions,
+)
+
+# As `subscribe_options` describes them: those of a PushOptions.
+Options = Mapping[str, Any]
 
 # How long the server keeps a pull consumer without a durable name that nobody fetches
 # from: five seconds, its own default, are less than a pause between two fetches may be.
@@ -44,6 +53,10 @@ INACTIVE_THRESHOLD = 300.0
 
 # Of a consumer with flow control that nobody gave one.
 HEARTBEAT = 5.0
+
+# Options that are no fields of a configuration.
+_NO_FIELDS = {*PushOptions.__annotations__} - {*ConsumerFields.__annotations__}
+_PULL_OPTIONS = {*SubscribeOptions.__annotations__, "durable"}
 
 # These have rules of their own.
 _COMPARED_ELSEWHERE = ("name", "filter_subject", "filter_subjects", "deliver_group")
@@ -56,44 +69,49 @@ class Plan:
         self,
         api: Api,
         subject: str | None,
+        options: Options,
         *,
-        stream: str | None,
-        consumer: str | None,
-        config: ConsumerConfig | None,
-        options: Mapping[str, Any],
-        fields: Mapping[str, Any],
         is_pull: bool,
         is_ordered: bool = False,
-        delete_on_close: bool | None,
-        timeout: Seconds | None,
     ) -> None:
-        asked = merged(config, fields, options)
+        known = _PULL_OPTIONS if is_pull else {*PushOptions.__annotations__}
+        if unknown := {*options} - known:
+            raise TypeError(f"there is no option {min(unknown)!r}")
+        fields = {
+            name: value for name, value in options.items() if name not in _NO_FIELDS
+        }
+        names = {
+            "durable_name": options.get("durable"),
+            "deliver_group": options.get("queue"),
+        }
+        asked = merged(options.get("config"), fields, names)
         given = asked.to_api()
         if asked.ack_policy is None:
             given.pop("ack_policy", None)  # which to_api sets
         self.asked = asked
         self.wish = Wish(
             subject=text(subject, "subject") or asked.filter_subject or "",
-            stream=text(stream, "stream") or "",
-            consumer=text(consumer, "consumer") or "",
+            stream=text(options.get("stream"), "stream") or "",
+            consumer=text(options.get("consumer"), "consumer") or "",
             is_pull=is_pull,
             is_ordered=is_ordered,
             fields=given,
         )
         check_wish(self.wish)
-        if delete_on_close is None:
-            # Other members of a queue may still use what the first of them has made.
-            delete_on_close = not self.wish.queue
-        self._deletes = flag(delete_on_close, "delete_on_close")
+        deletes = options.get("delete_on_close")
+        # Other members of a queue may still use what the first of them has made.
+        self._deletes = flag(
+            not self.wish.queue if deletes is None else deletes, "delete_on_close"
+        )
         self._api = api
-        self._left = api.countdown(timeout)
+        self.left = api.countdown(options.get("timeout"))
 
     def find_stream(self) -> str:
         """The stream that was named, or the only one that has the subject."""
         wish = self.wish
         if wish.stream:
             return wish.stream
-        found = streams_api.names(self._api, subject=wish.subject, timeout=self._left())
+        found = streams_api.names(self._api, subject=wish.subject, timeout=self.left())
         if len(found) != 1:
             raise NoMatchingStreamError(wish.subject, found)
         return found[0]
@@ -105,7 +123,7 @@ class Plan:
             return None
         try:
             info = consumers_api.fetch_info(
-                self._api, stream, wish.name, timeout=self._left()
+                self._api, stream, wish.name, timeout=self.left()
             )
         except ConsumerNotFoundError:
             if wish.consumer:
@@ -133,7 +151,7 @@ class Plan:
         """A new consumer, and True; or the one that somebody made just before us."""
         try:
             info = consumers_api.create(
-                self._api, stream, config, {}, action="create", timeout=self._left()
+                self._api, stream, config, {}, action="create", timeout=self.left()
             )
         except ConsumerExistsError:
             found = self.look_up(stream)
@@ -196,31 +214,9 @@ def merged(config: ConsumerConfig | None, *given: Mapping[str, Any]) -> Consumer
     return result
 
 
-def pull_subscribe(
-    api: Api,
-    subject: str | None,
-    *,
-    stream: str | None,
-    consumer: str | None,
-    config: ConsumerConfig | None,
-    options: Mapping[str, Any],
-    fields: Mapping[str, Any],
-    delete_on_close: bool | None,
-    timeout: Seconds | None,
-) -> PullSubscription:
+def pull_subscribe(api: Api, subject: str | None, options: Options) -> PullSubscription:
     """See `JetStream.pull_subscribe`."""
-    plan = Plan(
-        api,
-        subject,
-        stream=stream,
-        consumer=consumer,
-        config=config,
-        options=options,
-        fields=fields,
-        is_pull=True,
-        delete_on_close=delete_on_close,
-        timeout=timeout,
-    )
+    plan = Plan(api, subject, options, is_pull=True)
     wish = plan.wish
     wanted = plan.new_config()
     if wanted.durable_name is None and wanted.inactive_threshold is None:
@@ -244,18 +240,8 @@ def pull_subscribe(
     return PullSubscription(Consumer(api, info), ownership, wish.subject)
 
 
-class PushOptions(TypedDict, total=False):
-    """How a push subscription is read."""
-
-    callback: Callable[[Msg], object] | None
-    raw_status: bool
-    heartbeat_alarm: float
-    max_pending_messages: int | None
-    max_pending_bytes: int | None
-
-
-def check_push_options(options: PushOptions) -> None:
-    """Raises for what the subscription would refuse later."""
+def check_reading(options: Options, *, is_ordered: bool) -> dict[str, Any]:
+    """How a push subscription is read; raises for what it would refuse later."""
     callback = options.get("callback")
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, not {type(callback).__name__}")
@@ -263,42 +249,57 @@ def check_push_options(options: PushOptions) -> None:
     check_alarm(options.get("heartbeat_alarm", HEARTBEATS))
     pending_limit(options.get("max_pending_messages"), "max_pending_messages")
     pending_limit(options.get("max_pending_bytes"), "max_pending_bytes")
+    if (resets := options.get("max_resets")) is not None:
+        integer(resets, "max_resets", least=0)
+    for option, needs_ordered in (("max_resets", True), ("raw_status", False)):
+        if options.get(option) and is_ordered != needs_ordered:
+            kind = "an ordered" if needs_ordered else "no ordered"
+            raise errors.InvalidArgumentError(f"{option} is for {kind} subscription")
+    names = ReadingOptions.__annotations__
+    return {name: value for name, value in options.items() if name in names}
+
+
+def subscribe_ordered(
+    api: Api, subject: str | None, options: Options, keeps: object
+) -> OrderedPushSubscription:
+    """See `JetStream.subscribe`, with `ordered`."""
+    reading = check_reading(options, is_ordered=True)
+    plan = Plan(api, subject, options, is_pull=False, is_ordered=True)
+    # Raises for fields that are not for the caller to say.
+    ordered_config(plan.asked)
+    wanted = plan.asked
+    if not filters_of(plan.wish.fields) and plan.wish.subject:
+        wanted = wanted.with_changes(filter_subject=plan.wish.subject)
+    return ordered_push(
+        api,
+        plan.find_stream(),
+        wanted,
+        max_resets=options.get("max_resets"),
+        timeout=plan.left(),
+        keeps=keeps,
+        **reading,
+    )
 
 
 def subscribe(
-    api: Api,
-    subject: str | None,
-    *,
-    stream: str | None,
-    consumer: str | None,
-    config: ConsumerConfig | None,
-    options: Mapping[str, Any],
-    fields: Mapping[str, Any],
-    reading: PushOptions,
-    delete_on_close: bool | None,
-    timeout: Seconds | None,
-    keeps: object,
+    api: Api, subject: str | None, options: Options, keeps: object
 ) -> PushSubscription:
     """See `JetStream.subscribe`."""
-    check_push_options(reading)
-    plan = Plan(
-        api,
-        subject,
-        stream=stream,
-        consumer=consumer,
-        config=config,
-        options=options,
-        fields=fields,
-        is_pull=False,
-        delete_on_close=delete_on_close,
-        timeout=timeout,
-    )
+    reading = check_reading(options, is_ordered=False)
+    is_raw = options.get("raw_status", False)
+    plan = Plan(api, subject, options, is_pull=False)
     wanted = push_config(plan, f"{api.loop.options.inbox_prefix}.{unique_name()}")
     name = plan.find_stream()
 
     def listen(config: ConsumerConfig, *, is_new: bool) -> PushSubscription:
         return PushSubscription(
-            api, name, config, is_new=is_new, keeps=keeps, **reading
+            api,
+            name,
+            config,
+            is_new=is_new,
+            keeps=keeps,
+            raw_status=is_raw,
+            **reading,
         )
 
     info = plan.look_up(name)

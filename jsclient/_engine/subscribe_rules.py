@@ -112,6 +112,10 @@ _WRONG_ARGUMENTS: tuple[tuple[Callable[[Wish], object], str], ...] = (
         "the ack_policy of a pull subscription must be 'explicit'",
     ),
     (
+        lambda w: w.is_ordered and w.consumer,
+        "an ordered subscription has consumers of its own: give no consumer",
+    ),
+    (
         lambda w: not w.is_pull and w.has("max_waiting"),
         "max_waiting is for pull subscriptions",
     ),
@@ -123,17 +127,6 @@ _WRONG_ARGUMENTS: tuple[tuple[Callable[[Wish], object], str], ...] = (
         ),
     ),
 )
-
-# What makes a subscription ordered, and what the caller may say of it.
-_ORDERED: dict[str, tuple[object, ...]] = {
-    **dict.fromkeys(
-        ("durable_name", "name", "deliver_subject", "deliver_group", "num_replicas"), ()
-    ),
-    "ack_policy": ("none",),
-    "max_deliver": (1,),
-    "flow_control": (True,),
-    "mem_storage": (True,),
-}
 
 
 def check_wish(wish: Wish) -> None:
@@ -147,27 +140,12 @@ def check_wish(wish: Wish) -> None:
     for is_wrong, why in _WRONG_ARGUMENTS:
         if is_wrong(wish):
             raise InvalidArgumentError(why)
-    if wish.is_ordered:
-        _check_ordered(wish)
     if wish.name:
         is_queue = wish.name == wish.queue and not _names(wish)
         check_name(
             wish.name,
             "a queue that is its own durable" if is_queue else "the consumer's name",
         )
-
-
-def _check_ordered(wish: Wish) -> None:
-    if wish.consumer:
-        raise InvalidArgumentError(
-            "an ordered subscription has consumers of its own: give no consumer"
-        )
-    for field, allowed in _ORDERED.items():
-        value = wish.fields.get(field)
-        if value is not None and value not in allowed:
-            raise InvalidArgumentError(
-                f"an ordered subscription has its own {field}: give none"
-            )
 
 
 # First match wins: a wish, the consumer's configuration, whether it has a subscriber.

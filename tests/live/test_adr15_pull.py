@@ -64,7 +64,14 @@ def test_some_misconfiguration_should_be_checked_and_return_an_error_outright(
 
 @pytest.mark.parametrize(
     "options",
-    [{"no_such_field": 1}, {"stream": 7}, {"delete_on_close": 1}, {"config": {}}],
+    [
+        {"no_such_field": 1},
+        {"stream": 7},
+        {"delete_on_close": 1},
+        {"config": {}},
+        {"callback": print},
+        {"queue": "q"},
+    ],
 )
 def test_what_has_the_wrong_type_is_refused_outright(
     js: JetStream, jetstream_server: Server, options: dict[str, Any]

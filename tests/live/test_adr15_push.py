@@ -15,6 +15,7 @@ from jsclient import jetstream_errors as failures
 from jsclient._core import Msg
 from jsclient.config import ConsumerConfig
 from jsclient.jetstream import JetStream
+from jsclient.ordered_push import OrderedPushSubscription
 from jsclient.push import PushSubscription
 from jsclient.server import Server, run
 from tests.live.adr15 import IMPORTS, wiretap
@@ -32,7 +33,7 @@ def named(option: str) -> dict[str, Any]:
     return {option: "C"}
 
 
-def take(sub: PushSubscription, count: int) -> list[Msg]:
+def take(sub: PushSubscription | OrderedPushSubscription, count: int) -> list[Msg]:
     return [sub.next(PATIENCE) for _ in range(count)]
 
 
@@ -89,6 +90,15 @@ def test_if_no_subject_is_provided_along_with_no_stream_name_it_is_an_error(
         ({"heartbeat_alarm": 0.5}, ValueError),
         ({"max_pending_messages": 0}, ValueError),
         ({"filter_subjects": ["s.1", "s.2"]}, ValueError),
+        ({"max_resets": 3}, ValueError),
+        ({"ordered": True, "raw_status": True}, ValueError),
+        ({"ordered": True, "consumer": "C"}, ValueError),
+        ({"ordered": True, "durable": "D"}, ValueError),
+        ({"ordered": True, "queue": "q"}, ValueError),
+        ({"ordered": True, "deliver_subject": "d"}, ValueError),
+        ({"ordered": True, "ack_policy": "explicit"}, ValueError),
+        ({"ordered": True, "max_resets": -1}, ValueError),
+        ({"ordered": 1}, TypeError),
         ({"callback": 7}, TypeError),
         ({"raw_status": 1}, TypeError),
         ({"delete_on_close": 1}, TypeError),
@@ -386,6 +396,30 @@ def test_what_a_failing_call_has_made_is_removed_again(js: JetStream) -> None:
         js.subscribe("s.1", num_replicas=3)
     assert js.consumer_names("S") == []
     assert len(js._connection._loop.entries) == before
+
+
+def test_an_ordered_subscription_has_every_message_once_and_in_order(
+    js: JetStream,
+) -> None:
+    fill(js, 300)
+    with js.subscribe("s.>", ordered=True) as sub:
+        first = take(sub, 100)
+        js.delete_consumer("S", sub.consumer_name)
+        js.publish("s.301", b"")
+        assert seqs([*first, *take(sub, 201)]) == list(range(1, 302))
+        config = js.consumer("S", sub.consumer_name).cached_info.config
+        assert config.filter_subject == "s.>"
+    until(lambda: js.consumer_names("S") == [], "nothing is left")
+
+
+def test_an_ordered_subscription_finds_its_stream_too(js: JetStream) -> None:
+    with pytest.raises(failures.NoMatchingStreamError):
+        js.subscribe("nobody.has.this", ordered=True)
+    fill(js, 10)
+    found: list[Msg] = []
+    with js.subscribe("s.7", ordered=True, callback=found.append):
+        until(lambda: len(found) == 1, "it came")
+    assert seqs(found) == [7]
 
 
 # The end ------------------------------------------------------------------------------
