@@ -72,19 +72,22 @@ cdef inline bint read_ack_subject(const char *at, Py_ssize_t size, AckSubject *a
 
 
 cdef inline bint third_number(const char *at, Py_ssize_t size, uint64_t *value) noexcept nogil:
-    """Whether the third of the tokens at[:size] is a number, stored in value[0].
+    """Whether at[:size] begins with three numbers; the third is stored in value[0].
 
     After the names in an ack subject it is the consumer's sequence.
     """
     cdef Py_ssize_t i = 0
-    cdef Py_ssize_t start
+    cdef Py_ssize_t start = 0
     cdef int64_t found
     cdef int dots = 0
-    while i < size and dots < 2:
-        dots += at[i] == c'.'
-        i += 1
-    start = i
-    while i < size and at[i] != c'.':
+    while i < size:
+        if at[i] == c'.':
+            if i == start or dots == 2:
+                break
+            dots += 1
+            start = i + 1
+        elif not c'0' <= at[i] <= c'9':
+            return False
         i += 1
     if dots < 2:
         return False

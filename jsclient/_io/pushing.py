@@ -67,7 +67,10 @@ class Pushing:
         def begin() -> None:
             loop = self._loop
             loop.check_open()
-            if self.inbox.is_raw or self.inbox.is_ended:
+            if self.inbox.is_raw:
+                return
+            if self.inbox.is_ended:
+                self._leave()  # the server refused the subscription meanwhile
                 return
             self.inbox.on_due = self._attend
             if self not in loop.machines:

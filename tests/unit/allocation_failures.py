@@ -29,6 +29,7 @@ from jsclient._core import (
     rebuild_msg,
 )
 from tests.harness.compiled import Rig, parts, take_all
+from tests.harness.deliveries import PushRig, flow_control, heartbeat, status
 from tests.harness.lanes import LaneRig, courier, delivery
 
 testcapi: Any = importlib.import_module("_testcapi")  # it has no stub
@@ -228,6 +229,29 @@ def following_in_order(n: int) -> Work:
     return Work(run, check)
 
 
+def pushing(n: int) -> Work:
+    push = PushRig()
+    frames = [
+        *(delivery(1).frame(1), flow_control("fc.1"), delivery(2).frame(1)),
+        *(delivery(4, data=b"x" * 40_000).frame(1), heartbeat(4, stalled="fc.2")),
+        *(status("409 Conflict"), delivery(5).frame(1)),
+    ]
+    wire = b"".join(frames)
+
+    def check(done: bool) -> None:
+        push.parser.feed(b"PING\r\n")
+        assert push.inbox.gaps == [(3, 4)]
+        assert [msg.status for msg in push.inbox.stalls] == [100]
+        seen: list[int | None] = []
+        while push.inbox.count:
+            msg = push.due() or push.inbox.take()
+            assert msg is not None
+            seen.append(msg.status or msg.metadata.consumer_seq)
+        assert seen == [1, 100, 2, 4, 409, 5]
+
+    return Work(lambda: push.parser.feed(wire), check)
+
+
 def taking_a_batch(n: int) -> Work:
     inbox = BatchInbox(courier())
     run = pulled(inbox, n)[1]
@@ -302,6 +326,7 @@ def main() -> None:
         putting_back,
         filling_columns,
         following_in_order,
+        pushing,
         taking_a_batch,
         acknowledging_a_batch,
     ):
