@@ -21,6 +21,11 @@ from tests.operators import Operator
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+# These are run by the tests of Spark.
+SPARK_EXAMPLES = [
+    ROOT / "examples" / "spark" / name
+    for name in ("orders.py", "notebook.py", "cluster.py")
+]
 COMMAND = [sys.executable, "-W", "error"]
 
 pytestmark = [
@@ -31,6 +36,9 @@ pytestmark = [
 
 def blocks(page: str, language: str) -> list[str]:
     text = (ROOT / page).read_text(encoding="utf-8")
+    if language == "python":
+        before, _, rest = text.partition("\n## Spark\n")
+        text = before + rest.partition("\n## ")[2]  # the tests of Spark run that part
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
@@ -84,7 +92,9 @@ def test_every_command_of_the_page_is_there(page: str) -> None:
             case ["make", target, *_]:
                 assert target in targets()
             case ["python", script]:
-                assert ROOT / script in EXAMPLES
+                assert ROOT / script in [*EXAMPLES, *SPARK_EXAMPLES]
+            case ["jsclient", "pipeline", "run", "orders.toml", *flags]:
+                assert set(flags) <= {"--validate", "--once"}
             case ["pip", "install", what]:
                 named = re.fullmatch(r"\.(?:\[(\w+)\])?", what)
                 assert named is not None
@@ -119,5 +129,5 @@ def test_every_example_runs_alike_on_a_given_server_and_on_its_own(
 
 def test_every_example_is_named_in_the_readme() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for path in EXAMPLES:
-        assert f"examples/{path.name}" in text
+    for path in [*EXAMPLES, *SPARK_EXAMPLES]:
+        assert path.relative_to(ROOT).as_posix() in text
