@@ -123,10 +123,24 @@ class _Node:
 class StandaloneCluster:
     """A running cluster; `run` makes one. A context manager, which ends it."""
 
-    def __init__(self, url: str, folder: Path, ending: ExitStack) -> None:
+    def __init__(
+        self, url: str, folder: Path, workers: list[str], ending: ExitStack
+    ) -> None:
         self.url = url  # what to give as master
         self.folder = folder  # with a log for each process, and work of the executors
+        self._workers = workers  # their addresses
         self._ending = ending
+
+    def executor_pids(self) -> list[int]:
+        """The processes of executors that run now, to be killed for example."""
+        command = ["ps", "-axww", "-o", "pid=,command="]
+        answer = subprocess.run(command, capture_output=True, text=True, check=True)
+        return [
+            int(line.split(maxsplit=1)[0])
+            for line in answer.stdout.splitlines()
+            if "CoarseGrainedExecutorBackend" in line
+            and any(f"spark://Worker@{address}" in line for address in self._workers)
+        ]
 
     def stop(self) -> None:
         """Ends all its processes and removes its folder. May be called again."""
@@ -176,9 +190,12 @@ def run(
             work = ["--work-dir", str(folder / f"work-{number}")]
             words = [_WORKER, *place, *offer, *work, url]
             nodes.append(ending.enter_context(_node(f"worker-{number}", words, folder)))
+        addresses = []
         for node in nodes:
+            said = node.wait_for(r"Starting Spark worker (\S+:\d+)", deadline)
+            addresses.append(said)
             node.wait_for(r"(Successfully registered) with master", deadline)
-        return StandaloneCluster(url, folder, ending.pop_all())
+        return StandaloneCluster(url, folder, addresses, ending.pop_all())
     raise AssertionError("not reached")  # an ExitStack may swallow, this one does not
 
 

@@ -1,0 +1,163 @@
+"""What a pipeline says of its batches, to people and to machines; and of failures."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jsclient.spark.pipeline.reasons import is_data_loss, reason
+from jsclient.spark.pipeline.report import Batch, Report, batch_of
+from jsclient.spark.pipeline.run import _Watched
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def batch(number: int, *, query: str = "p.files", lag: int | None = 7) -> Batch:
+    return Batch(
+        time="2026-11-18T00:00:00.000Z",
+        pipeline="p",
+        query=query,
+        batch=number,
+        rows=5000,
+        seconds=0.5,
+        rows_per_second=10_000.0,
+        lag=lag,
+    )
+
+
+def progress(number: int, *, is_batch: bool = True) -> Any:
+    """What Spark tells of a batch, or that there was none."""
+    took = {"triggerExecution": 200, **({"addBatch": 100} if is_batch else {})}
+    ends = {"endOffset": '{"next": 10}', "latestOffset": '{"next": 12}'}
+    return SimpleNamespace(
+        id="an id",
+        name="p.files",
+        timestamp="2026-11-18T00:00:00.000Z",
+        batchId=number,
+        batchDuration=200,
+        durationMs=took,
+        numInputRows=50,
+        sources=[SimpleNamespace(**ends)],
+    )
+
+
+def test_a_terminal_shows_one_line_that_is_written_over_and_goes_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    screen = Terminal()
+    with Report(None, screen) as report:
+        report.done(batch(1))
+        report.done(batch(2))
+        report.done(batch(0, query="p.out", lag=None))
+    both = "p.files:  batch 2  10,000 rows/s  lag 7  0.50 s | p.out:  batch 0"
+    assert screen.getvalue().split("\r\x1b[K") == [
+        "",
+        "p.files:  batch 1  10,000 rows/s  lag 7  0.50 s",
+        "p.files:  batch 2  10,000 rows/s  lag 7  0.50 s",
+        f"{both}  10,000 rows/s  0.50 s",
+        "",
+    ]
+    assert "\n" not in screen.getvalue()
+
+
+def test_a_line_is_no_longer_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    screen = Terminal()
+    with Report(None, screen) as report:
+        report.done(batch(1))
+    assert max(map(len, screen.getvalue().split("\r\x1b[K"))) == 19
+
+
+def test_elsewhere_there_is_one_line_of_json_for_each_batch() -> None:
+    screen = io.StringIO()
+    with Report(None, screen) as report:
+        report.done(batch(1))
+        report.done(batch(2))
+    assert [json.loads(line) for line in screen.getvalue().splitlines()] == [
+        {
+            "time": "2026-11-18T00:00:00.000Z",
+            "pipeline": "p",
+            "query": "p.files",
+            "batch": number,
+            "rows": 5000,
+            "seconds": 0.5,
+            "rows_per_second": 10_000.0,
+            "lag": 7,
+        }
+        for number in (1, 2)
+    ]
+
+
+@pytest.mark.parametrize("screen", [Terminal(), io.StringIO()])
+def test_a_log_gets_the_lines_of_json_wherever_it_runs(
+    screen: io.StringIO, tmp_path: Path
+) -> None:
+    path = tmp_path / "batches.jsonl"
+    for number in (1, 2):  # it is added to
+        with Report(str(path), screen) as report:
+            report.done(batch(number))
+    numbers = [json.loads(line)["batch"] for line in path.read_text().splitlines()]
+    assert numbers == [1, 2]
+    assert "{" not in screen.getvalue()
+
+
+def test_what_spark_tells_of_a_batch_is_understood() -> None:
+    found = batch_of("p", progress(3))
+    assert found is not None
+    assert (found.batch, found.rows, found.seconds, found.lag) == (3, 50, 0.2, 2)
+    assert found.rows_per_second == 250.0
+    assert batch_of("p", progress(4, is_batch=False)) is None
+
+
+def test_batches_that_ended_between_two_looks_are_all_told_once() -> None:
+    query: Any = SimpleNamespace(lastProgress=None, recentProgress=[])
+    watched = _Watched("p", query)
+    assert list(watched.news()) == []
+    query.lastProgress = progress(0)
+    assert [each.batch for each in watched.news()] == [0]
+    assert list(watched.news()) == []
+    query.recentProgress = [progress(number) for number in range(4)]
+    query.lastProgress = query.recentProgress[-1]
+    assert [each.batch for each in watched.news()] == [1, 2, 3]
+    query.lastProgress = progress(4, is_batch=False)  # nothing new has come
+    assert list(watched.news()) == []
+    assert watched.last is not None
+    assert watched.last.batchId == 3
+
+
+LOST = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: \
+[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed: Traceback (most recent call last):
+  File "source.py", line 1, in latestOffset
+jsclient.spark.errors.DataLossError: DATA_LOSS: stream 'S': messages 1..5 are gone
+ SQLSTATE: 38000
+=== Streaming Query ===
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (LOST, "DATA_LOSS: stream 'S': messages 1..5 are gone"),
+        ("Traceback:\nValueError: first\nKeyError: second\n", "second"),
+        (
+            "[TABLE_OR_VIEW_NOT_FOUND] `a` cannot be found. SQLSTATE: 42P01; line 1",
+            "[TABLE_OR_VIEW_NOT_FOUND] `a` cannot be found",
+        ),
+        ("An error occurred.\n: java.X: [NOT_FOUND] no b\n", "[NOT_FOUND] no b"),
+        ("plain\nwords", "plain"),
+        ("", "RuntimeError"),
+    ],
+)
+def test_the_reason_of_a_failure_is_one_telling_line(text: str, expected: str) -> None:
+    error = RuntimeError(text)
+    assert reason(error) == expected
+    assert is_data_loss(error) == ("DATA_LOSS" in text)
