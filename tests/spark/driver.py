@@ -1,0 +1,53 @@
+"""A driver of its own, for tests that kill it or look into its logs.
+
+python -m tests.spark.driver CONF FOLDER OPTIONS...: for each OPTIONS, reads what is
+there of a stream into files below the folder. CONF and OPTIONS are JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+
+def main(conf: str, folder: str, *queries: str) -> int:
+    """Runs the queries to their ends; how many of them failed."""
+    builder = SparkSession.builder.master("local[2]").config(
+        "spark.ui.enabled", "false"
+    )
+    for name, value in json.loads(conf).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    failed = 0
+    for options in queries:
+        reader = spark.readStream.format("jetstream").options(**json.loads(options))
+        try:
+            run(reader.load(), folder)
+        except PySparkException:
+            traceback.print_exc()
+            failed += 1
+    spark.stop()
+    return failed
+
+
+def run(frame: DataFrame, folder: str) -> None:
+    """One query, with all that Spark says of it."""
+    frame.explain(True)
+    query = (
+        frame.writeStream.option("checkpointLocation", f"{folder}/checkpoint")
+        .trigger(availableNow=True)
+        .start(f"{folder}/out")
+    )
+    query.awaitTermination()
+    query.explain(True)
+    progress = query.lastProgress
+    assert progress is not None
+    print(progress.json)  # noqa: T201 - the test reads it
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
