@@ -1974,6 +1974,14 @@ cdef class PushInbox(ConsumerInbox):
         """The status whose turn it is, or None."""
         return self.statuses[0][1] if self.is_due else None
 
+    def holds_request(self, str subject):
+        """Whether a request to be answered there waits for its turn."""
+        cdef Msg status
+        for _, status in self.statuses:
+            if status.reply == subject:
+                return True
+        return False
+
     def put_away(self, Msg status not None):
         """The status was dealt with. Doing that twice does no harm."""
         if self.statuses and self.statuses[0][1] is status:

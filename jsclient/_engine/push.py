@@ -8,9 +8,9 @@ the clock anew; when it runs out the user is told, and it starts again: the cons
 come back. It stands still while there is no link.
 
 Answers: a flow-control request is answered when all messages before it were handed
-over, a stalled consumer at once, and each subject once, for the server counts only the
-last request. With a link its answers may be lost, so on the next one the same subject
-is answered again, and so is what was asked while there was none.
+over, a stalled consumer, whose request was lost, at once; each subject once, for the
+server counts only the last request. With a link its answers may be lost, so on the next
+one the same subject is answered again, and so is what was asked while there was none.
 
 With the ack policy "flow_control" an answer acknowledges what was handed over. It never
 reaches past a gap: what is missing there would be lost for good.

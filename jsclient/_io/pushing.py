@@ -167,7 +167,8 @@ class Pushing:
         while inbox.stalls:
             headers = inbox.stalls[0].headers
             subject = None if headers is None else headers.get("Nats-Consumer-Stalled")
-            if subject:
+            # A request that is here is not lost: it is answered in its turn.
+            if subject and not inbox.holds_request(subject):
                 machine.asked(subject, self._place())
             if inbox.stalls:
                 inbox.stalls.popleft()

@@ -172,6 +172,19 @@ def test_a_stalled_consumer_is_answered_at_once() -> None:
         assert scene.sub.pending_messages == 2
 
 
+def test_a_consumer_that_stalls_because_the_user_is_slow_waits_for_him() -> None:
+    with pushing(PushDesk()) as scene:
+        scene.send(message(1), request("fc.1"), message(2))
+        scene.send(beat(2, "fc.1"), beat(2, "fc.1"))
+        scene.heard()
+        assert scene.desk.answers == []
+        assert numbers(scene, 2) == [1, 2]
+        scene.desk.wait_answer()
+        scene.send(beat(2, "fc.1"))
+        scene.heard()
+        assert scene.desk.answers == ["fc.1"]
+
+
 def test_on_a_new_link_a_stalled_consumer_is_answered_again() -> None:
     desk = PushDesk(first=lambda to: [to.heartbeat(0, "fc.1")])
     with pushing(desk, links=2) as scene:
