@@ -795,9 +795,12 @@ class Loop:
         self.keeper.ring()
 
     def _end_routes(self) -> None:
-        """Every reader and every waiting request is told that all is closed."""
+        """Every reader and every waiting request is told that all is closed.
+
+        The one who closes and the keeper may both be at it: what is not in the table
+        any more has been told.
+        """
         for sid, entry in list(self.entries.items()):
-            self.forget(sid)
             if isinstance(entry.route, Inbox):
                 entry.route.clear()
                 entry.route.end(self.closed_error())
@@ -805,6 +808,7 @@ class Loop:
                 entry.route.fail_all(self.closed_error())
                 if entry.on_notice is not None:
                     self._farewells.append(entry.on_notice)
+            self.forget(sid)
         self.linked.open(self.closed_error())
         for watcher in list(self.watchers):
             watcher.closed(self.closed_error())
@@ -824,6 +828,8 @@ class Loop:
             steps.callback(self.end_link)
             steps.callback(self.send_last_words)
             steps.callback(self.helm.close)
+            # Whoever waits looks why when the helm is closed.
+            steps.callback(self._end_routes)
 
     def _bid_farewell(self) -> None:
         """Those who gather answers get the last ones: nobody is at the helm now."""
