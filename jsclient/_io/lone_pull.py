@@ -8,7 +8,6 @@ over as its open pull, and the machine decides what follows, as for any conversa
 
 from __future__ import annotations
 
-import contextlib
 import math
 from typing import NamedTuple
 
@@ -90,12 +89,11 @@ class LonePull:
             order.ask.max_bytes,
         )
         lane.is_lone = True
-        # Without a link there is nothing to do: the lane is lost in a moment.
-        with contextlib.suppress(
-            errors.DisconnectedError, errors.ConnectionClosedError
-        ):
+        try:
             if lane.ask(loop.outbox, order.subject, order.body):
                 loop.alert()
+        except (errors.DisconnectedError, errors.ConnectionClosedError):
+            return  # the lane is lost in a moment
 
     def hand_over(self) -> Lane | None:
         """Its lane, which belongs to the caller from now on; None if it has none."""
