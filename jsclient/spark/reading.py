@@ -88,6 +88,8 @@ class RangeReader:
         self._sieve = Rows(
             schema, options.stream, subjects if len(subjects) > 1 else ()
         )
+        state = self._stream.cached_info.state
+        self._mean = max(1, state.bytes // max(1, state.messages))
         wanted = set(schema.fieldNames())
         self._headers_only = not wanted & {"data", "headers"}
 
@@ -190,10 +192,8 @@ class RangeReader:
         """What one consumer delivers, until the range or its deliveries end."""
         timeout = self._options.connection.request_timeout
         delivered = 0
-        limit = max(self._options.max_fetch_bytes, self._largest())
-        with consumer.batches(
-            max_bytes=limit, stop_after=self._end - self.position
-        ) as batches:
+        window = self._window()
+        with consumer.batches(window, stop_after=self._end - self.position) as batches:
             while self.position < self._end:
                 try:
                     batch = batches.next(timeout)
@@ -212,6 +212,9 @@ class RangeReader:
                 yield self._plain.of_batch(batch, self._end)
                 if not batch.num_pending:
                     self._is_covered()
+                self._mean = max(1, len(batch.data) // count)
+                if self._window() < window // 4:
+                    return  # messages have become much larger: ask for fewer
 
     def _consumer(self) -> jsclient.Consumer:
         try:
@@ -265,9 +268,12 @@ class RangeReader:
             self.position = self._end
         return self.position >= self._end
 
-    def _largest(self) -> int:
-        """No message is larger: one that never fits would hold a pull up for ever."""
-        return 2 * connecting.connection(self._options.connection).max_payload
+    def _window(self) -> int:
+        """How many messages may be on their way: pulls by bytes wait for each other."""
+        options = self._options
+        return max(
+            2, min(2 * options.fetch_size, options.max_fetch_bytes // self._mean)
+        )
 
     def _found(self) -> Stream:
         return connecting.ask(

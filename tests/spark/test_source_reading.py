@@ -239,6 +239,18 @@ def test_columns_that_a_stream_does_not_have_are_refused(
         readers.stream(schema).initialOffset()
 
 
+def test_messages_that_become_large_are_asked_for_in_smaller_numbers(
+    js: JetStream, readers: Readers
+) -> None:
+    made(js)
+    fill(js, 20_000)
+    fill(js, 200, data=b"%0100000d")
+    options = {"readMode": "consumer", "numPartitions": 1, "maxFetchBytes": "2MB"}
+    assert readers.seqs(**options) == list(range(1, 20_201))
+    rows = readers.rows(columns("data"), **options)
+    assert [len(row["data"]) for row in rows[-200:]] == [100_000] * 200
+
+
 # Faults -------------------------------------------------------------------------------
 
 

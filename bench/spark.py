@@ -1,0 +1,259 @@
+"""How fast Spark reads a stream, and what that costs Python, the JVM and the server.
+
+    python -m bench.spark                  # 200,000 and 2,000,000 messages of 128 bytes
+    python -m bench.spark --messages 200000 --runs 5 --json bench/results/spark.json
+
+One server and one Spark on two cores. Each cell reads the whole stream into Spark's
+noop sink, after one run that is not counted; the table shows the best rate and the
+median CPU time per row. `raw` drains the stream with the client alone, `rate` is a
+source of Spark's own without Python, and `tuples` is a source as one would write it
+first: a row object per message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jsclient
+from bench.facts import machine
+from jsclient.server import run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[1]
+TICKS = os.sysconf("SC_CLK_TCK")
+STREAM = "BENCH"
+
+
+# CPU time of other processes ----------------------------------------------------------
+
+
+def processes() -> dict[int, tuple[int, float, str]]:
+    """Parent, CPU seconds with those of dead children, and name of every process."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            text = (folder / "stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        name, _, rest = text.partition("(")[2].rpartition(")")
+        fields = rest.split()
+        seconds = sum(map(int, fields[11:15])) / TICKS
+        found[int(folder.name)] = int(fields[1]), seconds, name
+    return found
+
+
+def cpu(jvm: int, server: int) -> dict[str, float]:
+    """CPU seconds so far of the server, the JVM, and the Pythons that it started."""
+    known = processes()
+    children: dict[int, list[int]] = {}
+    for pid, (parent, _, _) in known.items():
+        children.setdefault(parent, []).append(pid)
+    below, waiting = [], list(children.get(jvm, ()))
+    while waiting:
+        pid = waiting.pop()
+        below.append(pid)
+        waiting += children.get(pid, ())
+    return {
+        "python": sum(known[pid][1] for pid in below),
+        "jvm": known[jvm][1],
+        "server": known[server][1],
+    }
+
+
+# What is measured ---------------------------------------------------------------------
+
+
+def cells(
+    spark: SparkSession, url: str, count: int, splits: Sequence[int], folder: str
+) -> Iterator[tuple[str, int, Callable[[], None]]]:
+    """Name, partitions and work of every cell."""
+
+    def read(name: str, parts: int, **options: Any) -> Callable[[], None]:
+        given = {"servers": url, "stream": STREAM, "numPartitions": parts, **options}
+
+        def work() -> None:
+            frame = spark.read.format(name).options(**given).load()
+            frame.write.format("noop").mode("overwrite").save()
+
+        return work
+
+    def rate(parts: int) -> Callable[[], None]:
+        def work() -> None:
+            source = spark.readStream.format("rate-micro-batch")
+            options = {"rowsPerBatch": count, "numPartitions": parts}
+            with tempfile.TemporaryDirectory(dir=folder) as checkpoint:
+                query = (
+                    source.options(**options)
+                    .load()
+                    .writeStream.format("noop")
+                    .option("checkpointLocation", checkpoint)
+                    .trigger(once=True)
+                    .start()
+                )
+                query.awaitTermination()
+
+        return work
+
+    for parts in splits:
+        yield "consumer", parts, read("jetstream", parts, readMode="consumer")
+        yield "direct", parts, read("jetstream", parts, readMode="direct")
+        yield "tuples", parts, read("jetstream-tuples", parts)
+        yield "rate", parts, rate(parts)
+
+
+def drain(url: str, count: int) -> tuple[float, float]:
+    """Seconds, and CPU seconds of this process, to read the stream without Spark."""
+    with jsclient.connect(url) as nc:
+        consumer = nc.jetstream().stream(STREAM).create_consumer(ack_policy="none")
+        began, spent = time.perf_counter(), time.process_time()
+        with consumer.batches(max_bytes=8 << 20, stop_after=count) as batches:
+            left = count
+            while left:
+                left -= len(batches.next(30))
+        found = time.perf_counter() - began, time.process_time() - spent
+        consumer.delete()
+    return found
+
+
+def measure(work: Callable[[], None], look: Callable[[], dict[str, float]]) -> Any:
+    """Seconds of one run, and the CPU seconds of each kind of process."""
+    before = look()
+    began = time.perf_counter()
+    work()
+    seconds = time.perf_counter() - began
+    after = look()
+    return {"seconds": seconds, **{name: after[name] - before[name] for name in after}}
+
+
+def fill(url: str, count: int, size: int) -> None:
+    """Makes the stream anew, with so many messages."""
+    with jsclient.connect(url) as nc:
+        js = nc.jetstream()
+        if STREAM in js.stream_names():
+            js.delete_stream(STREAM)
+        js.create_stream(name=STREAM, subjects=["b.>"], allow_direct=True)
+        payload = b"x" * size
+        for _ in js.publish_all((f"b.{n % 16}", payload) for n in range(count)):
+            pass
+
+
+def start_spark(folder: str) -> SparkSession:
+    """A session on two cores, whose workers find this package."""
+    from pyspark.sql import SparkSession
+
+    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(path)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.local.dir", folder)
+        .config("spark.driver.host", "127.0.0.1")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+# The table ----------------------------------------------------------------------------
+
+
+def bench(
+    spark: SparkSession,
+    counts: Sequence[int],
+    *,
+    size: int = 128,
+    runs: int = 3,
+    splits: Sequence[int] = (1, 2),
+) -> dict[str, Any]:
+    """Measures everything; prints each line when it is known."""
+    from bench.spark_tuples import TupleSource
+
+    spark.dataSource.register(TupleSource)
+    results: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder, run(jetstream=True) as server:
+        gateway = spark.sparkContext._gateway
+        assert gateway is not None
+        jvm = gateway.proc.pid
+        assert server.pid is not None
+        server_pid = server.pid
+        print(f"{'messages':>9} {'cell':>9} {'parts':>5} {'rows/s':>9}", end="")
+        print(f" {'python':>7} {'jvm':>7} {'server':>7}  us of CPU per row")
+        for count in counts:
+            fill(server.url, count, size)
+            samples = [drain(server.url, count) for _ in range(runs + 1)][1:]
+            best = min(seconds for seconds, _ in samples)
+            spent = statistics.median(cpu_time for _, cpu_time in samples)
+            results.append(
+                {"messages": count, "cell": "raw", "parts": 1, "rate": count / best}
+                | {"python": spent / count * 1e6}
+            )
+            show(results[-1])
+            for name, parts, work in cells(spark, server.url, count, splits, folder):
+                found = [
+                    measure(work, lambda: cpu(jvm, server_pid)) for _ in range(runs + 1)
+                ]
+                results.append(summary(count, name, parts, found[1:]))
+                show(results[-1])
+    return {"machine": machine(), "size": size, "runs": runs, "results": results}
+
+
+def summary(
+    count: int, name: str, parts: int, samples: Sequence[dict[str, float]]
+) -> dict[str, Any]:
+    """The best rate and the median CPU times of some runs."""
+    return {
+        "messages": count,
+        "cell": name,
+        "parts": parts,
+        "rate": count / min(sample["seconds"] for sample in samples),
+        **{
+            who: statistics.median(sample[who] for sample in samples) / count * 1e6
+            for who in ("python", "jvm", "server")
+        },
+    }
+
+
+def show(line: dict[str, Any]) -> None:
+    """One line of the table."""
+    figures = "".join(
+        f" {line[who]:7.2f}" if who in line else f" {'':7}"
+        for who in ("python", "jvm", "server")
+    )
+    head = f"{line['messages']:>9} {line['cell']:>9} {line['parts']:>5}"
+    print(f"{head} {line['rate']:>9,.0f}{figures}", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the benchmark as the command line says."""
+    parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__)
+    parser.add_argument("--messages", type=int, action="append", help="how many")
+    parser.add_argument("--size", type=int, default=128, help="bytes of a payload")
+    parser.add_argument("--runs", type=int, default=3, help="that count, per cell")
+    parser.add_argument("--json", type=Path, help="where all figures are written to")
+    chosen = parser.parse_args(arguments)
+    counts = chosen.messages or [200_000, 2_000_000]
+    with tempfile.TemporaryDirectory() as folder:
+        spark = start_spark(folder)
+        document = bench(spark, counts, size=chosen.size, runs=chosen.runs)
+        spark.stop()
+    if chosen.json is not None:
+        chosen.json.parent.mkdir(parents=True, exist_ok=True)
+        chosen.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
