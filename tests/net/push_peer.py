@@ -216,6 +216,8 @@ class PushDesk:
             answer = Answer(subject, body[:cut].decode(), body[cut:])
             self._note(self._answers, answer)
             return ()
+        if subject.startswith("$JS.ACK."):
+            return ()
         if subject == "cue.cut":
             peer.reset()
             return ()
