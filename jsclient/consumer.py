@@ -21,6 +21,7 @@ from .consuming import (
     FetchResult,
     Messages,
     fetch,
+    fetch_after,
     fetch_batch,
     new_courier,
 )
@@ -190,15 +191,21 @@ class Consumer:
         order = self._order(
             max_messages, max_bytes, limit, no_wait, idle_heartbeat, pull
         )
-        inbox = PullInbox(order.courier)
-        lone = LonePull(self._api.loop, self._own_lanes(), order, inbox)
         # Without any time the server is still given a moment to say what it has.
+        wait = limit or 1.0
+        leftovers = self._own_lanes().leftovers
+        if leftovers:
+            return fetch_after(self._api.loop, leftovers, order, wait, self._run)
+        return self._run(order, wait)
+
+    def _run(self, order: Order, timeout: float) -> FetchResult:
+        inbox = PullInbox(order.courier)
         return fetch(
             self._api.loop,
-            lone,
+            LonePull(self._api.loop, self._own_lanes(), order, inbox),
             inbox,
             lambda: self._pulling(order.policy, order.fields, inbox=inbox),
-            limit or 1.0,
+            timeout,
         )
 
     def _order(
@@ -292,7 +299,15 @@ class Consumer:
             doing=f"consume from {self!r}",
         )
         fields = pull_fields(self._info.config, pull)
-        return Messages(self._api.loop, self._pulling(policy, fields), self)
+        inbox = PullInbox(self._courier())
+        # What fetches have left behind; a limit counts what comes after it.
+        for msg in reversed(self._own_lanes().leftovers.take((stop_after or MANY) - 1)):
+            inbox.put_back(msg)
+        if policy.stop_after:
+            policy = policy._replace(stop_after=policy.stop_after - inbox.count)
+        return Messages(
+            self._api.loop, self._pulling(policy, fields, inbox=inbox), self
+        )
 
     def consume(
         self,

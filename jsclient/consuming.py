@@ -7,7 +7,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
-from typing import Protocol, overload
+from typing import Protocol, TypeVar, overload
 
 from . import errors, events
 from ._core import (
@@ -22,12 +22,12 @@ from ._core import (
     PullInbox,
 )
 from ._engine.arguments import Seconds, seconds
-from ._io.lone_pull import LonePull
+from ._io.leftovers import Leftovers
+from ._io.lone_pull import LonePull, Order
 from ._io.loop import Loop
 from ._io.pulling import Pulling
 
-# How long past its time a fetch waits for what was sent before the server knew of that.
-LAST_CALL = 0.08
+_T = TypeVar("_T")
 
 # Makes the conversation of a fetch that is not over with its first pull.
 Converse = Callable[[], Pulling]
@@ -65,47 +65,86 @@ def fetch(
     loop: Loop, lone: LonePull, inbox: PullInbox, converse: Converse, timeout: float
 ) -> FetchResult:
     """Runs a fetch to its end. Raises its error only when no message came."""
-    pulling = run_fetch(loop, lone, converse, timeout)
-    messages: list[Msg] = []
-    while (msg := inbox.take()) is not None:
-        messages.append(msg)
+
+    def take() -> list[Msg]:
+        messages: list[Msg] = []
+        while (msg := inbox.take()) is not None:
+            messages.append(msg)
+        return messages
+
+    messages, pulling = run_fetch(loop, lone, converse, timeout, take)
     return FetchResult(messages, fetch_error(loop, pulling, len(messages)))
+
+
+def fetch_after(
+    loop: Loop,
+    leftovers: Leftovers,
+    order: Order,
+    timeout: float,
+    run: Callable[[Order, float], FetchResult],
+) -> FetchResult:
+    """A fetch that begins with what came too late for those before."""
+    deadline = monotonic() + timeout
+    policy = order.policy
+    leftovers.await_all(loop, deadline)
+    late = leftovers.take(policy.max_messages, policy.max_bytes)
+    rest = order.rest(len(late), sum(msg.size for msg in late), deadline - monotonic())
+    if rest is None:
+        return FetchResult(late, None)
+    try:
+        found = run(rest, deadline - monotonic())
+    except errors.Error as error:
+        if not late:
+            raise
+        return FetchResult(late, error)
+    except BaseException:
+        leftovers.put_back(late)
+        raise
+    return FetchResult([*late, *found], found.error)
 
 
 def fetch_batch(
     loop: Loop, lone: LonePull, inbox: BatchInbox, converse: Converse, timeout: float
 ) -> Batch:
     """Runs a fetch into columns to its end; an empty batch if nothing came."""
-    pulling = run_fetch(loop, lone, converse, timeout)
-    batch = inbox.take_batch() or Batch()
+
+    def take() -> Batch:
+        return inbox.take_batch() or Batch()
+
+    batch, pulling = run_fetch(loop, lone, converse, timeout, take)
     batch.error = fetch_error(loop, pulling, len(batch))
     return batch
 
 
 def run_fetch(
-    loop: Loop, lone: LonePull, converse: Converse, timeout: float
-) -> Pulling | None:
-    """Asks, waits, and takes leave of the server; its conversation if it needed one."""
+    loop: Loop,
+    lone: LonePull,
+    converse: Converse,
+    timeout: float,
+    take: Callable[[], _T],
+) -> tuple[_T, Pulling | None]:
+    """Asks, waits, takes what came, and takes leave of the server.
+
+    What comes after that is left to the next fetch. Also returns the conversation, if
+    one was needed.
+    """
     now = monotonic()
     finish_at = now + timeout
     pulling = None
     try:
-        if lone.run(now, finish_at):
-            return None
-        pulling = converse()
-        pulling.start(finish_at, lone)
-        loop.wait(pulling.over, finish_at)
-        if not pulling.is_ended:
-            pulling.stop()
-        pulling.settle(finish_at + LAST_CALL)
-        return pulling
+        if not lone.run(now, finish_at):
+            pulling = converse()
+            pulling.start(finish_at, lone)
+            loop.wait(pulling.over, finish_at)
+            if not pulling.is_ended:
+                pulling.stop()
+            pulling.settle(finish_at)
+        return take(), pulling
     finally:
         if not loop.is_closing:
-            lone.leave()
             if pulling is not None:
-                if not pulling.is_ended:
-                    pulling.stop()
                 pulling.finish()
+            lone.leave()
 
 
 def fetch_error(loop: Loop, pulling: Pulling | None, count: int) -> errors.Error | None:

@@ -83,16 +83,23 @@ class PullSubscription:
             order = order_of(count)
         came = 0
         inbox = PullInbox(order.courier)
-        lone = LonePull(self._loop, consumer._own_lanes(), order, inbox)
+        lanes = consumer._own_lanes()
+        lone = LonePull(self._loop, lanes, order, inbox)
         try:
             self._enter(lone)
-            found = fetch(
-                self._loop,
-                lone,
-                inbox,
-                lambda: consumer._pulling(order.policy, order.fields, inbox=inbox),
-                max(0.0, deadline - monotonic()),
-            )
+            late: list[Msg] = []
+            if lanes.leftovers:
+                lanes.leftovers.await_all(self._loop, deadline)
+                late = lanes.leftovers.take(count)
+            found = FetchResult(late, None)
+            if not late:
+                found = fetch(
+                    self._loop,
+                    lone,
+                    inbox,
+                    lambda: consumer._pulling(order.policy, order.fields, inbox=inbox),
+                    max(0.0, deadline - monotonic()),
+                )
             came = len(found)
         finally:
             self._leave(lone, count, came)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 
 from .._core import Gate
@@ -40,7 +41,7 @@ class Session:
         self._interval = ping_interval
         self._max_pings_out = max_pings_out
         # Who waits for which PONG; PONGs come in the order of the PINGs.
-        self._fences: deque[tuple[int, Gate]] = deque()
+        self._fences: deque[tuple[int, Gate, Callable[[], None] | None]] = deque()
 
     def tick(self, now: float) -> Tick:
         """The time is `now`; a late tick counts once, however late it is."""
@@ -53,12 +54,17 @@ class Session:
         self.outstanding += 1
         return Tick.PING
 
-    def fence(self, ping: int) -> Gate:
-        """A Gate that opens with the PONG of that PING, the last one sent."""
+    def fence(self, ping: int, then: Callable[[], None] | None = None) -> Gate:
+        """A Gate that opens with the PONG of that PING, the last one sent.
+
+        `then` is called at the helm before, but not when the link is lost.
+        """
         gate = Gate()
-        self._fences.append((ping, gate))
+        self._fences.append((ping, gate, then))
         # Another thread may have sent the PING and handled its PONG meanwhile.
         if ping <= self.pongs:
+            if then is not None:
+                then()
             gate.open()
         return gate
 
@@ -68,7 +74,10 @@ class Session:
         self.pongs = max(self.pongs, pongs)
         while self._fences and self._fences[0][0] <= pongs:
             first = self._fences[0]
-            first[1].open()
+            _, gate, then = first
+            if then is not None and not gate.is_open:
+                then()
+            gate.open()
             # A signal handler that waits may have put it away already.
             if self._fences and self._fences[0] is first:
                 self._fences.popleft()

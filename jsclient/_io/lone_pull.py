@@ -40,6 +40,19 @@ class Order(NamedTuple):
         ask = first_ask(policy)
         return cls(subject, policy, fields, courier, ask, ask.body(fields))
 
+    def rest(self, messages: int, bytes_: int, left: float) -> Order | None:
+        """What is to be asked for when so much of it came; None if that is nothing."""
+        policy = self.policy._replace(
+            max_messages=self.policy.max_messages - messages,
+            max_bytes=max(0, self.policy.max_bytes - bytes_),
+            expires=left,
+        )
+        if left <= 0 or not policy.max_messages:
+            return None
+        if self.policy.counts_bytes and not policy.max_bytes:
+            return None
+        return Order.of(self.subject, policy, self.fields, self.courier)
+
     @property
     def patience(self) -> float:
         """After how much silence the pull is the machine's business."""
@@ -112,9 +125,11 @@ class LonePull:
             self.heir.end()
 
     def leave(self) -> None:
-        """Takes leave of the server, if nobody has taken over."""
+        """Takes leave of the server; what nobody has taken is for the next fetch."""
         if self._lane is not None:
             self._loop.call(self._leave)
+        if self._inbox.count:
+            self._lanes.leftovers.gather(self._inbox)
 
     def _leave(self) -> None:
         lane = self.hand_over()
@@ -122,4 +137,4 @@ class LonePull:
             self._lanes.give_back(lane)
         elif lane is not None:
             self._lanes.part(lane)
-            self._lanes.drop(lane)
+            self._lanes.leave(self._inbox, [lane])

@@ -528,15 +528,18 @@ class Loop:
             if self.outbox:
                 self.alert()
 
-    def fence(self) -> Gate:
-        """A Gate that opens when the server has handled all that was sent until now."""
+    def fence(self, then: Callable[[], None] | None = None) -> Gate:
+        """A Gate that opens when the server has handled all that was sent until now.
+
+        `then` is called at the helm before, but not when the link is lost.
+        """
         live = self.live
         number = self.outbox.ping()
         if live is None or not number:
             gate = Gate()
             gate.open(errors.DisconnectedError("there is no link to the server"))
             return gate
-        gate = live.session.fence(number)
+        gate = live.session.fence(number, then)
         if self.live is not live:
             # The link ended meanwhile, perhaps before it could tell this fence.
             gate.open(errors.DisconnectedError("the link was lost"))

@@ -24,6 +24,7 @@ from .._engine.arguments import unique_name
 from .._engine.pull import Ask, Close, Conversation, Policy, Signal, Warn
 from .._engine.pull_terms import Output
 from ..jetstream_errors import JetStreamError, PullError
+from .leftovers import Leftovers
 from .loop import Loop
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Lanes:
         self._count = 0
         self._pulls = 0
         self.pins: dict[str, str] = {}  # of priority groups whose pinned client we are
+        self.leftovers = Leftovers()
         loop.watchers.append(self)
 
     def _new_prefix(self) -> str:
@@ -94,6 +96,18 @@ class Lanes:
         if lane in self._users:
             self._loop.stop_interest(lane.sid)
 
+    def leave(self, inbox: PullInbox, lanes: list[Lane]) -> None:
+        """A fetch has returned without these: what they bring is for the next one."""
+        if not any(lane in self._users for lane in lanes):
+            return
+
+        def passed() -> None:
+            for lane in lanes:
+                self.drop(lane)
+            self.leftovers.settle(inbox)
+
+        self.leftovers.expect(inbox, self._loop.fence(passed))
+
     def drop(self, lane: Lane) -> None:
         """Nobody waits for anything on this lane any more."""
         if lane in self._users:
@@ -112,6 +126,7 @@ class Lanes:
                 lane.lose()
         self._free.clear()
         self._users.clear()
+        self.leftovers.settle_all()
         self._prefix = self._new_prefix()
         self._count = 0
 
@@ -166,6 +181,7 @@ class Pulling:
         self._parted: list[tuple[Lane, Gate | None]] = []
         self._to_do: deque[Output] = deque()
         self._heard = 0
+        self._is_settled = False
         self._closed_error: errors.Error | None = None
         if most := policy.max_messages if policy.is_fetch else policy.stop_after:
             # What comes beyond that, after all, is left to the server.
@@ -203,6 +219,7 @@ class Pulling:
             lane = None if lone is None else lone.hand_over()
             if lane is None or lone is None:
                 now = monotonic()
+                self._sync(now)
                 self._machine.started(now, is_linked=is_linked, finish_at=finish_at)
                 self._act()
             else:
@@ -267,19 +284,25 @@ class Pulling:
 
     def settle(self, deadline: float) -> None:
         """Waits for what the server sent before it heard that the pull is over."""
-        if self._parted:
+        if self._parted and monotonic() < deadline:
             with contextlib.suppress(errors.ConnectionError):
-                self._loop.wait(self._loop.fence(), deadline)
+                self._is_settled = self._loop.wait(self._loop.fence(), deadline)
 
     def finish(self) -> None:
-        """Forgets the subscriptions of pulls that did not end for certain."""
+        """Takes leave of pulls that did not end for certain."""
 
-        def forget() -> None:
+        def leave() -> None:
             self._take_pin()
-            self._drop_parted()
+            if self._is_settled:
+                self._drop_parted()
+            else:
+                self._lanes.leave(self.inbox, [lane for lane, _ in self._parted])
+                self._parted.clear()
 
+        if not self.is_ended:
+            self.stop()
         if self._parted:
-            self._loop.call(forget)
+            self._loop.call(leave)
 
     def _take_note(self) -> None:
         """So much was taken that more is due."""

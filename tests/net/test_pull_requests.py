@@ -407,47 +407,6 @@ def test_a_stale_status_on_a_lane_that_is_used_again_is_ignored() -> None:
         assert desk.pulls[1].sid == first.sid
 
 
-def test_what_a_server_sends_before_it_hears_of_the_end_belongs_to_the_fetch() -> None:
-    desk = Desk()
-    desk.on_ping = lambda: [desk.pulls[0].message(1)] if desk.pulls else []
-    with consuming(desk) as scene:
-        begun = time.monotonic()
-        batch = scene.consumer.fetch(5, timeout=0.3)
-        assert time.monotonic() - begun < 2.0
-        assert [msg.metadata.stream_seq for msg in batch] == [1]
-        # In this order: no interest, then what tells that the server knows.
-        assert sent(scene)[-2:] == [b"UNSUB", b"PING"]
-        # Nobody listens any more.
-        desk.on_ping = lambda: [desk.pulls[0].message(2)]
-        scene.heard()
-        assert len(batch) == 1
-
-
-def test_a_server_that_answers_a_little_late_is_heard() -> None:
-    def slowly(pull: Pull) -> Iterable[bytes]:
-        time.sleep(0.24)
-        yield pull.message(1)
-        yield pull.pending("408 Request Timeout", 4)
-
-    with consuming(Desk(Counter(slowly))) as scene:
-        assert len(scene.consumer.fetch(5, timeout=0.2)) == 1
-
-
-def test_a_fetch_whose_server_is_silent_returns_soon_after_its_time() -> None:
-    desk = Desk()
-
-    def stubborn() -> Iterable[bytes]:
-        if desk.pulls:
-            time.sleep(3.0)
-        return ()
-
-    desk.on_ping = stubborn
-    with consuming(desk) as scene:
-        begun = time.monotonic()
-        assert len(scene.consumer.fetch(5, timeout=0.2)) == 0
-        assert time.monotonic() - begun < 2.5
-
-
 def test_silence_of_two_heartbeats_ends_a_fetch() -> None:
     desk = Desk(Counter(lambda pull: [pull.message(1)]))
     with consuming(desk) as scene:

@@ -1,0 +1,78 @@
+"""Messages that came too late for the fetch that asked for them: the next one has them.
+
+A fetch keeps its deadline, and the server may not have heard of it yet: what it sends
+until then arrives after the fetch has returned. For a consumer without acks such
+messages would be lost for good, for others until they are delivered again. So the next
+fetch first waits for them, as long as it takes the server to answer a PING: what it
+would ask for itself could not come any sooner.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from .._core import BatchInbox, Gate, Msg, PullInbox
+from .loop import Loop
+
+
+class Leftovers:
+    """What fetches of one consumer have left behind, in order."""
+
+    def __init__(self) -> None:
+        self._messages: deque[Msg] = deque()
+        self._inboxes: list[PullInbox] = []  # which may still get some
+        self.gate: Gate | None = None  # opens when they have got all of them
+
+    def __bool__(self) -> bool:
+        return bool(self._messages or self._inboxes)
+
+    def expect(self, inbox: PullInbox, gate: Gate) -> None:
+        """Until the gate opens messages may come for a fetch that has returned."""
+        if not gate.is_open:
+            self._inboxes.append(inbox)
+            self.gate = gate  # the last of all to open
+
+    def settle(self, inbox: PullInbox) -> None:
+        """No more come; what came stays for the next fetch."""
+        self.gather(inbox)
+        if inbox in self._inboxes:
+            self._inboxes.remove(inbox)
+
+    def settle_all(self) -> None:
+        """No more come at all."""
+        for inbox in list(self._inboxes):
+            self.settle(inbox)
+
+    def gather(self, inbox: PullInbox) -> None:
+        """What came for a fetch that has returned."""
+        if isinstance(inbox, BatchInbox):
+            self._messages.extend(inbox.take_batch() or ())
+        while (msg := inbox.take()) is not None:
+            self._messages.append(msg)
+
+    def await_all(self, loop: Loop, deadline: float) -> None:
+        """Waits until all of them have come, at most until then."""
+        if self._inboxes and self.gate is not None:
+            loop.wait(self.gate, deadline)
+
+    def take(self, most: int, max_bytes: int = 0) -> list[Msg]:
+        """Up to so many of them, and so many bytes if there is a limit of these."""
+        for inbox in list(self._inboxes):
+            self.gather(inbox)
+        found: list[Msg] = []
+        size = 0
+        while len(found) < most:
+            try:
+                msg = self._messages.popleft()
+            except IndexError:
+                break
+            size += msg.size
+            if 0 < max_bytes < size:
+                self._messages.appendleft(msg)
+                break
+            found.append(msg)
+        return found
+
+    def put_back(self, messages: list[Msg]) -> None:
+        """Undoes `take` for messages that their taker could not use."""
+        self._messages.extendleft(reversed(messages))

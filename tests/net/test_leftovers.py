@@ -1,0 +1,193 @@
+"""Messages that come when their fetch is over: the next one has them."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import jsclient
+from jsclient import jetstream_errors as failures
+from tests.net.client import TIMEOUT
+from tests.net.pull_peer import NEXT, Counter, Desk, Scene, consuming
+
+
+def seqs(messages: Iterable[jsclient.Msg]) -> list[int]:
+    return [msg.metadata.stream_seq for msg in messages]
+
+
+class Tardy(Desk):
+    """Sends messages for the first pull only when it learns that it is over."""
+
+    def __init__(self, *numbers: int, **options: Any) -> None:
+        super().__init__(**options)
+        self._late = list(numbers)
+        self.on_ping = self._before_pong
+
+    def _before_pong(self) -> Iterable[bytes]:
+        if self.pulls:
+            while self._late:
+                yield self.pulls[0].message(self._late.pop(0))
+
+
+def words(scene: Scene) -> list[bytes]:
+    """The client's pulls, UNSUBs and PINGs."""
+    return [
+        b"pull" if arguments.startswith(NEXT.encode()) else verb
+        for verb, arguments, _ in scene.frames()
+        if verb in (b"UNSUB", b"PING") or arguments.startswith(NEXT.encode())
+    ]
+
+
+def test_a_fetch_whose_server_is_silent_keeps_its_time() -> None:
+    desk = Desk()
+    silence = threading.Event()
+
+    def stubborn() -> Iterable[bytes]:
+        if desk.pulls:
+            silence.wait(TIMEOUT)
+        return ()
+
+    desk.on_ping = stubborn
+    with consuming(desk) as scene:
+        begun = time.monotonic()
+        assert len(scene.consumer.fetch(5, timeout=0.2)) == 0
+        with pytest.raises(jsclient.TimeoutError):
+            scene.consumer.next(timeout=0.2)
+        assert time.monotonic() - begun < 1.2
+        silence.set()
+
+
+def test_what_the_server_sends_before_it_hears_of_the_end_is_for_the_next_fetch() -> (
+    None
+):
+    desk = Tardy(1, 2)
+    with consuming(desk) as scene:
+        assert len(scene.consumer.fetch(5, timeout=0.2)) == 0
+        assert scene.consumer.next(TIMEOUT).metadata.stream_seq == 1
+        assert scene.consumer.next(TIMEOUT).metadata.stream_seq == 2
+        # They cost no further pull. First the interest ends, then the server says so.
+        assert len(desk.pulls) == 1
+        said = words(scene)
+        assert said[said.index(b"pull") :][:3] == [b"pull", b"UNSUB", b"PING"]
+        # After that nobody listens any more.
+        desk.on_ping = lambda: [desk.pulls[0].message(3)]
+        scene.heard()
+        with pytest.raises(jsclient.TimeoutError):
+            scene.consumer.next(0.1)
+
+
+def test_a_pull_subscription_has_them_too() -> None:
+    desk = Tardy(1, 2)
+    with consuming(desk) as scene:
+        sub = scene.nc.jetstream().pull_subscribe(stream="S", consumer="C")
+        with pytest.raises(jsclient.TimeoutError):
+            sub.fetch(5, timeout=0.2)
+        assert seqs(sub.fetch(1, timeout=TIMEOUT)) == [1]
+        assert seqs(sub.fetch(5, timeout=TIMEOUT)) == [2]
+        assert sub.delivered == 2
+        assert len(desk.pulls) == 1
+
+
+def test_a_fetch_asks_only_for_the_rest() -> None:
+    desk = Tardy(1, 2)
+    with consuming(desk) as scene:
+        assert len(scene.consumer.fetch(5, timeout=0.2)) == 0
+        desk.on_pull = lambda pull: [pull.message(3), pull.message(4)]
+        assert seqs(scene.consumer.fetch(4, timeout=TIMEOUT)) == [1, 2, 3, 4]
+        assert [pull.body["batch"] for pull in desk.pulls] == [5, 2]
+
+
+def test_a_fetch_of_bytes_counts_theirs() -> None:
+    desk = Tardy(1, 2)
+    with consuming(desk) as scene:
+        assert len(scene.consumer.fetch_bytes(1000, timeout=0.2)) == 0
+        desk.on_pull = Counter(lambda pull: [pull.status("404 No Messages")])
+        batch = scene.consumer.fetch_bytes(1000, timeout=TIMEOUT)
+        assert seqs(batch) == [1, 2]
+        asked = desk.pulls[1].body["max_bytes"]
+        assert asked == 1000 - sum(msg.size for msg in batch)
+
+
+def test_an_error_of_the_rest_does_not_lose_them() -> None:
+    desk = Tardy(1)
+    with consuming(desk) as scene:
+        assert len(scene.consumer.fetch(5, timeout=0.2)) == 0
+        desk.on_pull = lambda pull: [pull.status("409 Exceeded MaxWaiting")]
+        batch = scene.consumer.fetch(2, timeout=TIMEOUT)
+        assert seqs(batch) == [1]
+        assert isinstance(batch.error, failures.PullLimitError)
+
+
+def test_an_iteration_begins_with_them() -> None:
+    desk = Tardy(1, 2)
+    with consuming(desk) as scene:
+        assert len(scene.consumer.fetch(5, timeout=0.2)) == 0
+        scene.heard()
+        desk.on_pull = Counter(
+            lambda pull: [pull.message(number) for number in (3, 4, 5)]
+        )
+        with scene.consumer.messages(10, stop_after=5) as messages:
+            assert seqs(messages) == [1, 2, 3, 4, 5]
+        assert desk.pulls[1].body["batch"] == 3
+
+
+def test_those_of_columns_are_for_the_next_fetch() -> None:
+    desk = Tardy(1, 2)
+    with consuming(desk) as scene:
+        assert len(scene.consumer.fetch_batch(5, timeout=0.2)) == 0
+        assert seqs(scene.consumer.fetch(2, timeout=TIMEOUT)) == [1, 2]
+
+
+def test_a_lost_link_leaves_those_that_came() -> None:
+    desk = Tardy(1)
+    with consuming(desk, links=2) as scene:
+        assert len(scene.consumer.fetch(5, timeout=0.2)) == 0
+        scene.heard()
+        scene.nc.reconnect()
+        assert scene.consumer.next(TIMEOUT).metadata.stream_seq == 1
+
+
+def test_a_lost_link_ends_the_wait_for_those_that_did_not() -> None:
+    desk = Desk()
+    desk.on_pull = Counter(lambda _: (), lambda pull: [pull.message(1)])
+    stalled = threading.Event()
+
+    def stall() -> Iterable[bytes]:
+        if len(desk.pulls) == 1:
+            stalled.wait(0.5)
+        return ()
+
+    desk.on_ping = stall
+    with consuming(desk, links=2) as scene:
+        assert len(scene.consumer.fetch(5, timeout=0.2)) == 0
+        threading.Timer(0.1, scene.nc.reconnect).start()
+        assert scene.consumer.next(TIMEOUT).metadata.stream_seq == 1
+
+
+class Interrupt(Exception):
+    """Raised by a signal handler."""
+
+
+def test_a_signal_that_raises_leaves_what_came_to_the_next_fetch() -> None:
+    desk = Desk(Counter(lambda pull: [pull.message(1), pull.message(2)]))
+
+    def raise_it(number: int, frame: FrameType | None) -> None:
+        raise Interrupt
+
+    with consuming(desk) as scene:
+        before = signal.signal(signal.SIGALRM, raise_it)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        try:
+            with pytest.raises(Interrupt):
+                scene.consumer.fetch(5, timeout=60.0)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, before)
+        assert seqs(scene.consumer.fetch(2, timeout=TIMEOUT)) == [1, 2]
+        assert len(desk.pulls) == 1
