@@ -41,6 +41,9 @@ def submit(master: str, env: dict[str, str]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description="a pipeline on a cluster")
     parser.add_argument("--orders", type=int, default=200_000, metavar="N")
+    parser.add_argument(
+        "--master", metavar="URL", help="of a cluster that runs"
+    )
     options = parser.parse_args()
     with contextlib.ExitStack() as stack:
         url = os.environ.get("NATS_URL")
@@ -48,9 +51,11 @@ def main() -> int:
             url = stack.enter_context(jsclient.server.run(jetstream=True)).url
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         js = stack.enter_context(shop.open_shop(url, options.orders))
-        cluster = stack.enter_context(standalone.run(workers=2))
-        print(f"{cluster.url}: a master and two workers", flush=True)
-        status = submit(cluster.url, {"NATS_URL": url, "FOLDER": folder})
+        master = options.master
+        if not master:
+            master = stack.enter_context(standalone.run(workers=2)).url
+            print(f"{master}: a master and two workers", flush=True)
+        status = submit(master, {"NATS_URL": url, "FOLDER": folder})
         if status:
             return status
         is_right = orders.show(js, folder, options.orders)

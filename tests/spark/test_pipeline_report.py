@@ -147,7 +147,8 @@ jsclient.spark.errors.DataLossError: DATA_LOSS: stream 'S': messages 1..5 are go
     ("text", "expected"),
     [
         (LOST, "DATA_LOSS: stream 'S': messages 1..5 are gone"),
-        ("Traceback:\nValueError: first\nKeyError: second\n", "second"),
+        ("Traceback:\nValueError: first\nKeyError: second\n", "KeyError: second"),
+        ("[A_B] Failed: Traceback:\n  File\nMemoryError\n", "MemoryError"),
         (
             "[TABLE_OR_VIEW_NOT_FOUND] `a` cannot be found. SQLSTATE: 42P01; line 1",
             "[TABLE_OR_VIEW_NOT_FOUND] `a` cannot be found",

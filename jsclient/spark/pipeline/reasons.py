@@ -13,7 +13,9 @@ __all__ = ["is_data_loss", "reason", "spark_errors"]
 # The last line of a traceback that names one of our errors.
 _OURS = re.compile(r"^(?:.*?: )?jsclient(?:\.\w+)*\.\w+: (.+)$", re.MULTILINE)
 _SPARKS = re.compile(r"(\[[A-Z][A-Z_.]+\] .+)$", re.MULTILINE)
-_PYTHONS = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception): (.+)$", re.MULTILINE)
+_PYTHONS = re.compile(
+    r"^((?:\w+\.)*\w*(?:Error|Exception|Interrupt)(?:: .+)?)$", re.MULTILINE
+)
 
 
 def reason(error: BaseException) -> str:
@@ -22,7 +24,7 @@ def reason(error: BaseException) -> str:
     for sign in (_OURS, _PYTHONS, _SPARKS):
         found = sign.findall(text)
         if found:
-            # Of nested errors the last is the cause; Spark tells its own cause first.
+            # Python prints first what an error came from; Spark prints it last.
             line = found[0] if sign is _SPARKS else found[-1]
             return _tidy(line)
     return _tidy(text.splitlines()[0])
