@@ -41,9 +41,7 @@ def submit(master: str, env: dict[str, str]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description="a pipeline on a cluster")
     parser.add_argument("--orders", type=int, default=200_000, metavar="N")
-    parser.add_argument(
-        "--master", metavar="URL", help="of a cluster that runs"
-    )
+    parser.add_argument("--master", metavar="URL", help="of a cluster that runs")
     options = parser.parse_args()
     with contextlib.ExitStack() as stack:
         url = os.environ.get("NATS_URL")

@@ -58,12 +58,11 @@ def test_a_terminal_shows_one_line_that_is_written_over_and_goes_away(
         report.done(batch(1))
         report.done(batch(2))
         report.done(batch(0, query="p.out", lag=None))
-    both = "p.files:  batch 2  10,000 rows/s  lag 7  0.50 s | p.out:  batch 0"
     assert screen.getvalue().split("\r\x1b[K") == [
         "",
-        "p.files:  batch 1  10,000 rows/s  lag 7  0.50 s",
-        "p.files:  batch 2  10,000 rows/s  lag 7  0.50 s",
-        f"{both}  10,000 rows/s  0.50 s",
+        "p: 5,000 rows, 10,000 rows/s, lag 7, batch 0.50 s",
+        "p: 10,000 rows, 10,000 rows/s, lag 7, batch 0.50 s",
+        "p: 15,000 rows, 20,000 rows/s, lag 7, batch 0.50 s",
         "",
     ]
     assert "\n" not in screen.getvalue()

@@ -61,7 +61,8 @@ class Report:
         self._screen = screen or sys.stderr
         self._is_live = self._screen.isatty()
         self._file = open(log, "a", encoding="utf-8") if log else None  # noqa: SIM115
-        self._latest: dict[str, Batch] = {}
+        self._latest: dict[str, Batch] = {}  # by query
+        self._rows = 0
         self._shown = ""
 
     def __enter__(self) -> Report:
@@ -80,6 +81,7 @@ class Report:
     def done(self, batch: Batch) -> None:
         """Tells of a batch."""
         self._latest[batch.query] = batch
+        self._rows += batch.rows or 0
         if self._file is not None or not self._is_live:
             file = self._file or self._screen
             file.write(json.dumps(asdict(batch)) + "\n")
@@ -95,20 +97,19 @@ class Report:
             self._shown = ""
 
     def _show(self) -> None:
-        text = " | ".join(_short(batch) for batch in self._latest.values())
         width = shutil.get_terminal_size().columns
-        self._shown = text[: width - 1]
+        self._shown = _live(list(self._latest.values()), self._rows)[: width - 1]
         self._screen.write(f"\r\x1b[K{self._shown}")
         self._screen.flush()
 
 
-def _short(batch: Batch) -> str:
-    words = [f"{batch.query}:"]
-    if batch.batch is not None:
-        words.append(f"batch {batch.batch}")
-    if batch.rows_per_second is not None:
-        words.append(f"{batch.rows_per_second:,.0f} rows/s")
-    if batch.lag is not None:
-        words.append(f"lag {batch.lag:,}")
-    words.append(f"{batch.seconds:.2f} s")
-    return "  ".join(words)
+def _live(latest: list[Batch], rows: int) -> str:
+    """One line for all queries: their rates together, and the worst of the rest."""
+    words = [f"{latest[0].pipeline}: {rows:,} rows"]
+    rates = [batch.rows_per_second or 0.0 for batch in latest]
+    words.append(f"{sum(rates):,.0f} rows/s")
+    lags = [batch.lag for batch in latest if batch.lag is not None]
+    if lags:
+        words.append(f"lag {max(lags):,}")
+    words.append(f"batch {max(batch.seconds for batch in latest):.2f} s")
+    return ", ".join(words)
