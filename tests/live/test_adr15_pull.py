@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -440,3 +442,57 @@ def test_threads_that_fetch_first_at_once_share_one_pool_of_subscriptions(
         assert_nothing_left(js)
         del consumer
         gc.collect()
+
+
+# Faults -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_fetch_outlives_a_restart_of_the_server(tmp_path: Path, how: str) -> None:
+    with (
+        run(jetstream=True, store_dir=tmp_path / "store") as server,
+        jsclient.connect(server.url, reconnect_wait=0.1) as nc,
+    ):
+        js = nc.jetstream()
+        stream_of(js, storage="file")
+        fill(js, 1)
+        sub = js.pull_subscribe("s.>", "D")
+        for msg in sub.fetch(5):
+            msg.ack_sync()
+
+        def work(number: int) -> list[int]:
+            if number:
+                return seqs(sub.fetch(3, timeout=60.0))
+            time.sleep(0.3)  # the fetch waits by now
+            if how == "kill":
+                server.kill()
+            server.restart()
+            with jsclient.connect(server.url) as other:
+                fill(other.jetstream(), 3, first=2)
+            return []
+
+        assert all_results(2, work)[1] == [2, 3, 4]
+        assert_nothing_left(js)
+        sub.unsubscribe()
+        assert js.consumer_names("S") == []
+
+
+def test_nothing_is_lost_while_links_are_left_in_the_middle(
+    js: JetStream, jetstream_server: Server
+) -> None:
+    fill(js, 300)
+    with jsclient.connect(jetstream_server.url, reconnect_wait=0.05) as nc:
+        sub = nc.jetstream().pull_subscribe("s.>", "D", ack_wait=1.0)
+        fetched: set[int] = set()
+        for number in itertools.count():
+            if number % 3 == 0:
+                nc.reconnect()
+            try:
+                for msg in sub.fetch(20, timeout=2.0):
+                    fetched.add(msg.metadata.stream_seq)
+                    msg.ack()
+            except jsclient.TimeoutError:
+                info = js.consumer("S", "D").cached_info
+                if info.num_pending == info.num_ack_pending == 0:
+                    break
+        assert fetched == set(range(1, 301))
