@@ -83,6 +83,19 @@ def test_the_tour_runs_from_top_to_bottom_and_prints_what_it_says(
     assert said.getvalue().splitlines() == expected
 
 
+def test_the_page_about_subscribing_runs_and_prints_what_it_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    code = "\n".join(blocks("docs/subscribe.md", "python"))
+    said = io.StringIO()
+    with server.run(jetstream=True) as running, redirect_stdout(said):
+        monkeypatch.setenv("NATS_URL", running.url)
+        exec(compile(code, "docs/subscribe.md", "exec"), {"__name__": "page"})
+    expected = re.findall(r"^ *print\(.*\)  # (.+)$", code, re.MULTILINE)
+    assert len(expected) == code.count("print(")
+    assert said.getvalue().splitlines() == expected
+
+
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
 def test_every_command_of_the_page_is_there(page: str) -> None:
     lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
