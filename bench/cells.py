@@ -139,6 +139,14 @@ CELLS = (
         beside=Beside.STREAM,
     ),
     Cell(
+        "jsrows",
+        "publish columns to a stream with ids, 1,000 without an ack",
+        (CPU, RATE),
+        messages=200_000,
+        quick=50_000,
+        beside=Beside.STREAM,
+    ),
+    Cell(
         "consume-500",
         "consume a stream, 500 messages at hand, no acks",
         (CPU, RATE),

@@ -21,7 +21,7 @@ LIVE = frozenset(cell.name for cell in CELLS if cell.module is None)
 MICRO = frozenset(cell.name for cell in CELLS if cell.module == "bench.micro")
 EVERY = frozenset(cell.name for cell in CELLS)
 # What only jsclient has: the others publish many with futures.
-OWN = frozenset({"batches-5000", "jsall"})
+OWN = frozenset({"batches-5000", "jsall", "jsrows"})
 
 
 class NotInstalledError(Exception):

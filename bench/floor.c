@@ -10,6 +10,7 @@
  *     floor URL jspub    N SIZE             N publishes to a stream, each after the last's ack
  *     floor URL jsasync  N SIZE             N publishes to a stream, a thousand without an ack
  *     floor URL jsall    N SIZE             the same
+ *     floor URL jsrows   N SIZE             the same, each with an id of its own
  *     floor URL consume-500     N SIZE      N messages of a stream, 500 of them asked for
  *     floor URL consume-500-ack N SIZE      the same, each acknowledged
  *     floor URL consume-5000    N SIZE      the same, 5000 of them asked for, without acks
@@ -454,17 +455,34 @@ static void run_stored(struct connection *connection, long count, size_t size)
     free(latency);
 }
 
-/* Publishes with as many without an ack as the window holds; the inbox is open. */
-static void store_all(struct connection *connection, long count, size_t size)
+/* A frame with an id; *number is where its digits are. */
+static size_t make_identified(char *frame, const char *inbox, size_t size, char **number)
 {
-    char frame[MAX_FRAME], inbox[64];
+    static const char head[] = "NATS/1.0\r\nNats-Expected-Stream: " STREAM "\r\n"
+                               "Nats-Msg-Id: bench-0-0-0000000000000000000000-0\r\n\r\n";
+    size_t head_size = sizeof head - 1;
+    size_t used = (size_t)sprintf(frame, "HPUB " STORED " %s %zu %zu\r\n%s", inbox, head_size,
+                                  head_size + size, head);
+    *number = frame + used - 28;
+    memset(frame + used, 'x', size);
+    memcpy(frame + used + size, "\r\n", 2);
+    return used + size + 2;
+}
+
+/* Publishes with as many without an ack as the window holds; the inbox is open. */
+static void store_all(struct connection *connection, long count, size_t size, int has_ids)
+{
+    char frame[MAX_FRAME], inbox[64], *number = NULL;
     struct message message;
     size_t frame_size;
     long sent = 0, stored = 0;
     sprintf(inbox, "_INBOX.floor%ld", (long)getpid());
-    frame_size = make_publish(frame, inbox, size);
+    frame_size = has_ids ? make_identified(frame, inbox, size, &number)
+                         : make_publish(frame, inbox, size);
     while (stored < count) {
         while (sent < count && sent - stored < WINDOW) {
+            for (long rest = sent, i = 21; has_ids && i >= 0; i--, rest /= 10)
+                number[i] = (char)('0' + rest % 10);
             gather(connection, frame, frame_size);
             sent++;
             if (connection->gathered >= WRITE_AT)
@@ -479,14 +497,14 @@ static void store_all(struct connection *connection, long count, size_t size)
     }
 }
 
-/* jsasync, jsall. */
-static void run_window(struct connection *connection, long count, size_t size)
+/* jsasync, jsall, jsrows. */
+static void run_window(struct connection *connection, long count, size_t size, int has_ids)
 {
     char inbox[64];
     struct meter meter;
     open_inbox(connection, inbox);
     meter_start(&meter);
-    store_all(connection, count, size);
+    store_all(connection, count, size, has_ids);
     meter_stop(&meter);
     print_meter(&meter, count);
     puts("}");
@@ -639,7 +657,7 @@ static void make_consumer(struct connection *connection, const char *ack_policy)
 static void make_filled(struct connection *connection, const char *url, long count, size_t size)
 {
     make_stream(connection, url, count + 1);
-    store_all(connection, count, size);
+    store_all(connection, count, size, 0);
     make_consumer(connection, ACK_NONE);
     make_consumer(connection, ACK_EACH);
 }
@@ -778,7 +796,9 @@ int main(int argc, char **argv)
     else if (strcmp(work, "jspub") == 0)
         run_stored(&connection, count, size);
     else if (strcmp(work, "jsasync") == 0 || strcmp(work, "jsall") == 0)
-        run_window(&connection, count, size);
+        run_window(&connection, count, size, 0);
+    else if (strcmp(work, "jsrows") == 0)
+        run_window(&connection, count, size, 1);
     else if (strcmp(work, "consume-500") == 0)
         run_consumer(&connection, count, size, 500, 0);
     else if (strcmp(work, "consume-500-ack") == 0)

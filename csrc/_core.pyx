@@ -4371,6 +4371,7 @@ def connect_frame(options: bytes) -> bytes:
 # Publishes under way
 
 cdef enum SlotState:
+    SLOT_FREE
     SLOT_WAITING
     SLOT_STORED
     SLOT_DUPLICATE
@@ -4395,6 +4396,7 @@ cdef dict SLOT_NAMES = {
 cdef struct Slot:
     SlotState state
     uint64_t seq
+    uint64_t turn            # of the subjects; where the ack goes
     uint64_t frame           # the how manieth frame of the window is its own
     Py_ssize_t row           # of its Rows
     int64_t due_ns           # when its ack is overdue, on the core's own clock
@@ -4407,9 +4409,13 @@ cdef struct Slot:
 cdef class Window(Answers):
     """Publishes on their way to streams, in their order: one slot of a ring for each.
 
-    The acks come to an inbox of its own, whose subjects end with the number of the publish, so
-    an ack finds its slot without a table. Frames are sent in the order in which they entered the
-    outbox: one number, `begun`, tells which were. Outcomes are taken from the oldest on.
+    The acks come to an inbox of its own, whose subjects end with the number of the slot, so an
+    ack finds it without a table, and a server that knows these subjects by heart after one
+    turn of the ring stores a third more. A turn of the ring gets subjects of its own when an
+    answer to what was given up may still come, or when more than one answers.
+
+    Frames are sent in the order in which they entered the outbox: one number, `begun`, tells
+    which were. Outcomes are taken from the oldest on.
 
     `publish_all` feeds it from an iterator and takes PubAcks; rows of columns are only counted.
     """
@@ -4420,6 +4426,10 @@ cdef class Window(Answers):
     cdef Outbox outbox
     cdef Slot *slots
     cdef uint64_t mask
+    cdef int bits                      # of the mask
+    cdef uint64_t turn                 # of the subjects of acks
+    cdef bint is_unsure                # more than one answers: every turn is a new one
+    cdef readonly Msg stray            # a refusal that may be of any publish, or None
     cdef uint64_t head                 # the oldest whose outcome was not taken
     cdef uint64_t tail                 # the number of the next
     cdef uint64_t frames               # that entered the outbox
@@ -4458,6 +4468,8 @@ cdef class Window(Answers):
         memcpy(self.reply, PyBytes_AS_STRING(text), <size_t>self.prefix_size)
         memset(self.slots, 0, capacity * sizeof(Slot))
         self.mask = capacity - 1
+        while <size_t>1 << self.bits < capacity:
+            self.bits += 1
 
     def __dealloc__(self):
         if self.slots != NULL:
@@ -4493,6 +4505,15 @@ cdef class Window(Answers):
             return INFINITY
         return <double>(self.oldest().due_ns - jsc_now_ns()) * 1e-9
 
+    @property
+    def oldest_row(self):
+        """(rows, row) of the oldest publish, if it is one of rows."""
+        if self.head < self.tail:
+            holder = <object>self.oldest().holder
+            if isinstance(holder, Rows):
+                return holder, self.oldest().row
+        return None
+
     cdef inline Slot *oldest(self) noexcept:
         return &self.slots[self.head & self.mask]
 
@@ -4509,8 +4530,10 @@ cdef class Window(Answers):
     cdef Span last_reply(self) noexcept:
         """Where the ack of the youngest publish goes."""
         cdef Span span
+        cdef uint64_t number = (self.tail - 1) & self.mask
+        number |= self.slots[number].turn << self.bits
         span.at = self.reply
-        span.size = self.prefix_size + write_uint(self.reply + self.prefix_size, self.tail - 1)
+        span.size = self.prefix_size + write_uint(self.reply + self.prefix_size, number)
         return span
 
     cdef void enter(self, Span subject, object holder, SlotState state, int64_t due_ns) noexcept:
@@ -4527,6 +4550,9 @@ cdef class Window(Answers):
         slot.answer = NULL
         slot.holder = <PyObject *>holder
         Py_INCREF(holder)
+        if self.is_unsure and self.tail & self.mask == 0:
+            self.turn += 1
+        slot.turn = self.turn
         self.tail += 1
         if state == SLOT_WAITING:
             slot.frame = self.frames
@@ -4544,6 +4570,7 @@ cdef class Window(Answers):
         self.begun = min(self.begun, self.frames)
         if slot.state == SLOT_WAITING:
             self.outstanding -= 1
+        slot.state = SLOT_FREE
         holder = slot.holder
         slot.holder = NULL
         Py_XDECREF(holder)
@@ -4554,6 +4581,9 @@ cdef class Window(Answers):
         cdef PyObject *holder = slot.holder
         cdef PyObject *answer = slot.answer
         slot.holder = slot.answer = NULL
+        # What comes for it now would be a second answer, if it got one at all.
+        if slot.state > SLOT_ANSWERED:
+            slot.state = SLOT_FREE
         self.head += 1
         Py_XDECREF(holder)
         Py_XDECREF(answer)
@@ -4708,14 +4738,15 @@ cdef class Window(Answers):
             )
         elif self.outstanding == 1 and self.tail - self.head == 1:
             # The server rewrote the subject; with one on its way it can only be its ack.
-            number = self.head
+            number = self.head & self.mask
+            number |= self.slots[number].turn << self.bits
             is_ours = True
-        if not is_ours or number < self.head or number >= self.tail:
-            self.unclaimed += 1
-            return 0
         slot = &self.slots[number & self.mask]
-        if slot.state != SLOT_WAITING:
+        if not is_ours or slot.turn != number >> self.bits or slot.state != SLOT_WAITING:
             self.unclaimed += 1
+            if is_ours and slot.turn == number >> self.bits:
+                if SLOT_STORED <= slot.state <= SLOT_ANSWERED:
+                    return self.doubt(frame)
             return 0
         if frame.header_size == 0 and read_ack_body(frame.data, frame.data_size, &body):
             if self.keeps_acks:
@@ -4734,6 +4765,16 @@ cdef class Window(Answers):
         else:
             slot.state = SLOT_ANSWERED
         self.outstanding -= 1
+        return 0
+
+    cdef int doubt(self, const Frame *frame) except -1:
+        """A publish was answered twice: which answer was meant for which, nobody can tell."""
+        cdef AckBody body
+        self.is_unsure = True
+        self.turn += 1
+        if self.stray is None:
+            if frame.header_size or not read_ack_body(frame.data, frame.data_size, &body):
+                self.stray = make_msg(frame, None)
         return 0
 
     def take(self):
@@ -4770,6 +4811,7 @@ cdef class Window(Answers):
         if self.head == self.tail or slot.state != SLOT_WAITING:
             return
         slot.state = SLOT_OVERDUE
+        self.turn += 1
         if slot.frame >= self.begun and self.outbox.withdraw(self):
             slot.state = SLOT_LATE
             self.begun += 1
@@ -4818,6 +4860,15 @@ cdef class Window(Answers):
                 self.outstanding -= 1
         return taken
 
+    def give_up(self):
+        """Late acks are ignored: what waits still has been sent and is overdue."""
+        cdef uint64_t number
+        for number in range(self.head, self.tail):
+            if self.slots[number & self.mask].state == SLOT_WAITING:
+                self.slots[number & self.mask].state = SLOT_OVERDUE
+        self.outstanding = 0
+        self.turn += 1
+
     cdef int lose(self) except -1:
         """No ack comes any more for what waits."""
         cdef uint64_t number
@@ -4827,6 +4878,7 @@ cdef class Window(Answers):
             if slot.state == SLOT_WAITING:
                 slot.state = SLOT_LOST if slot.frame < self.begun else SLOT_UNSENT
         self.outstanding = 0
+        self.turn += 1
         self.begun = self.frames
         self.wake(INT64_MAX)
         return 0
@@ -5073,6 +5125,8 @@ cdef class Rows:
     cdef readonly Py_ssize_t count
     cdef public Py_ssize_t position    # the first row not yet published
     cdef public Py_ssize_t base        # the number of its first row, among several Rows
+    cdef public bint is_repeatable     # publishing a row twice stores it once
+    cdef public bint has_expectations  # of what the stream has last
     cdef Column subject
     cdef bytes fixed_subject
     cdef Column data
@@ -5082,7 +5136,7 @@ cdef class Rows:
     cdef Column header_values
     cdef list fields                   # of (b"Key: ", Column)
     cdef bint has_ids
-    cdef bytes constant
+    cdef public bytes constant
     cdef bytes id_prefix               # of content ids; None without them
     cdef Hash *hashes
     cdef uint32_t *nths

@@ -129,6 +129,7 @@ if TYPE_CHECKING:
         NoStreamResponseError,
         PedanticError,
         PriorityGroupError,
+        PublishColumnsError,
         PublishOutcomeUnknownError,
         PublishTimeoutError,
         PullConsumerMismatchError,
@@ -170,6 +171,9 @@ if TYPE_CHECKING:
     )
     from .ordered_push import (
         OrderedPushSubscription,
+    )
+    from .publish_columns import (
+        Published,
     )
     from .publisher import (
         AckFuture,
@@ -279,8 +283,10 @@ __all__ = [
     "PriorityGroupInfo",
     "PriorityPolicy",
     "PubAck",
+    "PublishColumnsError",
     "PublishOutcomeUnknownError",
     "PublishTimeoutError",
+    "Published",
     "PullConsumerMismatchError",
     "PullError",
     "PullLimitError",
@@ -361,6 +367,7 @@ _LATER = (
     "ordered_push",
     "stream",
     "publisher",
+    "publish_columns",
     "batch",
     "pull_subscription",
     "jetstream",

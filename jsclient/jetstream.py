@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
@@ -10,7 +11,7 @@ from . import consumer as consumers_api
 from . import publisher, subscribing
 from . import stream as streams_api
 from ._api import Api, Listing, api_prefix, literal_prefix
-from ._core import PubAck
+from ._core import PubAck, check_subject
 from ._engine.arguments import (
     Buffer,
     HeadersLike,
@@ -40,8 +41,10 @@ from .stream import Stream
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from .columns import ColumnsLike
     from .connection import Connection
     from .publish_all import Publishable
+    from .publish_columns import Published
     from .subscribe_options import PushOptions, SubscribeOptions
 
 
@@ -202,6 +205,71 @@ class JetStream:
             window=integer(window, "window", least=1),
             timeout=self._timeout if timeout is None else seconds(timeout),
             on_error=on_error,
+        )
+
+    def publish_columns(
+        self,
+        columns: ColumnsLike | Iterable[ColumnsLike],
+        *,
+        subject: str | None = None,
+        content_ids: str | None = None,
+        expected_stream: str | None = None,
+        window: int = 4000,
+        timeout: Seconds | None = 30.0,
+        retries: int = 2,
+        retry_wait: Seconds = 0.25,
+        on_error: Literal["raise", "skip"] = "raise",
+        known_ids: AbstractSet[bytes] | None = None,
+    ) -> Published:
+        """Publishes the rows of Arrow tables without an object for each.
+
+        Returns when every row has its outcome. `jsclient.columns` says which columns
+        there may be, and how to do without Arrow. Rows are sent in their order.
+
+        Args:
+            columns: a `pyarrow.RecordBatch` or `Table`, `Rows`, or an iterable of them.
+            subject: for all rows, in place of a column.
+            content_ids: a text that begins the ids that are made of each row's subject,
+                headers and payload (the n-th row with the same content gets an n).
+                Publishing the same rows again with the same text, in whatever order,
+                stores nothing twice within the stream's duplicate window.
+            expected_stream: rows that another stream would store are refused.
+            window: how many rows may wait for their acks.
+            timeout: how long there may be no progress.
+            retries, retry_wait: how often and how soon a row is published again that no
+                stream answers.
+            on_error: "skip" counts the rows that are refused and goes on.
+            known_ids: rows with these ids are not published; they count as duplicates.
+
+        Raises:
+            PublishColumnsError: a row is not stored, or nobody can know; it tells which
+                and how many others are. Rows with ids are published again by themselves
+                after a lost link.
+        """
+        from .columns import Identities, all_rows
+        from .publish_columns import publish_columns
+
+        if on_error not in ("raise", "skip"):
+            raise InvalidArgumentError(
+                f"on_error must be 'raise' or 'skip': {on_error!r}"
+            )
+        if subject is not None:
+            check_subject(subject)
+        identities = None if content_ids is None else Identities.of(content_ids)
+        return publish_columns(
+            self._loop,
+            all_rows(
+                columns,
+                subject=subject,
+                expected_stream=expected_stream,
+                identities=identities,
+            ),
+            window=integer(window, "window", least=1),
+            timeout=seconds(timeout),
+            retries=integer(retries, "retries", least=0),
+            retry_wait=seconds(retry_wait, "retry_wait"),
+            on_error=on_error,
+            known_ids=known_ids,
         )
 
     def flush_publishes(self, timeout: Seconds | None = 30.0) -> None:

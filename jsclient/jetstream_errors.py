@@ -61,6 +61,7 @@ The tree, with the classes that a class also is, and the server's numbers:
         ├── InvalidAckError                   who answered a publish is no stream
         ├── PublishOutcomeUnknownError        nobody can know if it was stored
         │   └── PublishTimeoutError ········· TimeoutError
+        ├── PublishColumnsError               a row of columns is not stored
         ├── TooManyPendingError ············· TimeoutError
         ├── PullError                         a pull ended without its messages
         │   ├── BadPullError                  status 400
@@ -152,6 +153,7 @@ __all__ = [
     "NoStreamResponseError",
     "PedanticError",
     "PriorityGroupError",
+    "PublishColumnsError",
     "PublishOutcomeUnknownError",
     "PublishTimeoutError",
     "PullConsumerMismatchError",
@@ -486,6 +488,37 @@ class PublishOutcomeUnknownError(JetStreamError):
 
 class PublishTimeoutError(PublishOutcomeUnknownError, TimeoutError):
     """The ack of a publish did not come in time."""
+
+
+class PublishColumnsError(JetStreamError):
+    """A row of published columns is not stored; its `__cause__` says why.
+
+    `row` is its number and `subject` its subject. Of all rows `stored` and `duplicates`
+    are in the stream, and of `unknown` ones nobody can know. No other row is or will be
+    stored.
+    """
+
+    def __init__(
+        self,
+        *,
+        row: int,
+        subject: str,
+        error: Exception | str,
+        stored: int,
+        duplicates: int,
+        unknown: int,
+    ) -> None:
+        known = f", {duplicates} were there already" if duplicates else ""
+        doubt = f", {unknown} may be stored or not" if unknown else ""
+        super().__init__(
+            f"row {row} for {subject!r}: {error} ({stored} rows are stored{known}"
+            f"{doubt})"
+        )
+        self.row = row
+        self.subject = subject
+        self.stored = stored
+        self.duplicates = duplicates
+        self.unknown = unknown
 
 
 class TooManyPendingError(JetStreamError, TimeoutError):

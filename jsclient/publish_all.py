@@ -16,6 +16,7 @@ from ._core import Msg, PubAck, Window
 from ._engine.arguments import unique_name
 from ._io.exchange import UnansweredError, UnsentError
 from ._io.loop import Loop
+from .jetstream_errors import InvalidAckError, PublishOutcomeUnknownError
 from .publisher import certain, failure, read_ack
 
 if TYPE_CHECKING:
@@ -90,6 +91,19 @@ def odd_outcome(
     return failure(UnansweredError(str(reason), is_lost=True), subject, msg_id)
 
 
+def stray_answer(msg: Msg) -> errors.Error:
+    """Somebody besides the stream answers: a refusal cannot be told from another's."""
+    try:
+        read_ack(msg, msg.subject)
+    except errors.Error as error:
+        unknown = PublishOutcomeUnknownError(
+            "?", f"more than one answers the publishes, and one said: {error}"
+        )
+        unknown.__cause__ = error
+        return unknown
+    return InvalidAckError("?", msg.data[:200])
+
+
 def publish_all(
     loop: Loop,
     messages: Iterable[Publishable],
@@ -141,6 +155,8 @@ def publish_all(
                     yield ended
                 else:
                     raise ended
+            if acks.stray is not None:
+                raise stray_answer(acks.stray)
         if broken is not None:
             raise broken
 

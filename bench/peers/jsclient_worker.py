@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Mapping
 from functools import partial
 from itertools import islice, repeat
 from time import perf_counter
 
 import jsclient
+from jsclient.columns import Column, Offsets, Rows
 
 from .meter import (
     ACK_EACH,
@@ -31,6 +33,7 @@ from .meter import (
 )
 
 Sample = Mapping[str, float]
+ROWS = 10_000  # of one batch
 
 
 def subscribe(job: Job) -> Sample:
@@ -157,6 +160,29 @@ def store_all(job: Job) -> Sample:
         return meter.sample(job.messages)
 
 
+def store_columns(job: Job) -> Sample:
+    batches = [
+        numbered_rows(first, min(ROWS, job.messages - first), job.size)
+        for first in range(0, job.messages, ROWS)
+    ]
+    with jsclient.connect(job.url) as nc:
+        js = nc.jetstream()
+        js.publish(STORED, b"x" * job.size)
+        meter = Meter()
+        published = js.publish_columns(
+            batches, content_ids="bench-0-0-", expected_stream=STREAM, window=WINDOW
+        )
+        assert published.stored == job.messages
+        return meter.sample(job.messages)
+
+
+def numbered_rows(first: int, count: int, size: int) -> Rows:
+    """Rows of different content, on plain buffers."""
+    payloads = b"".join(b"%0*d" % (size, first + row) for row in range(count))
+    places = array("i", range(0, (count + 1) * size, size))
+    return Rows(count, Column(Offsets(places, count), payloads), STORED)
+
+
 def consume(job: Job, limit: int) -> Sample:
     with jsclient.connect(job.url) as nc:
         consumer = nc.jetstream().consumer(STREAM, ACK_NONE)
@@ -250,6 +276,7 @@ if __name__ == "__main__":
             "jspub": store,
             "jsasync": store_with_futures,
             "jsall": store_all,
+            "jsrows": store_columns,
             "consume-500": partial(consume, limit=500),
             "consume-5000": partial(consume, limit=5000),
             "consume-500-ack": consume_and_ack,

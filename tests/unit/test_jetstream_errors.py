@@ -51,6 +51,7 @@ from jsclient.jetstream_errors import (
     NoStreamResponseError,
     PedanticError,
     PriorityGroupError,
+    PublishColumnsError,
     PublishOutcomeUnknownError,
     PublishTimeoutError,
     PurgeFailedError,
@@ -272,6 +273,9 @@ OTHERS: list[JetStreamError] = [
     PublishTimeoutError("a.b", "no ack in 5 s"),
     TooManyPendingError("4000 acks are pending"),
     UnsupportedByServerError("allow_msg_ttl", (2, 11, 0), "2.10.4"),
+    PublishColumnsError(
+        row=7, subject="a.b", error="too large", stored=6, duplicates=1, unknown=2
+    ),
     api_error(
         {"code": 400, "err_code": 10071, "description": "is: 5"}, doing="publish"
     ),
@@ -287,7 +291,7 @@ def test_every_error_survives_a_pickle_and_a_copy(error: JetStreamError) -> None
 
 
 def test_errors_without_the_server_tell_what_they_know() -> None:
-    subject, ack, unknown, timeout, _pending, old, _api = OTHERS
+    subject, ack, unknown, timeout, _pending, old, row, _api = OTHERS
     assert str(subject) == "no stream answers for 'a.b'"
     assert isinstance(subject, errors.NoRespondersError)
     assert subject.subject == "a.b"
@@ -298,6 +302,10 @@ def test_errors_without_the_server_tell_what_they_know() -> None:
     assert not isinstance(unknown, builtins.TimeoutError)
     assert str(timeout) == "no ack in 5 s: the message to 'a.b' may be stored or not"
     assert isinstance(timeout, errors.TimeoutError)
+    assert str(row) == (
+        "row 7 for 'a.b': too large (6 rows are stored, 1 were there already, "
+        "2 may be stored or not)"
+    )
     assert isinstance(old, UnsupportedByServerError)
     assert (old.feature, old.needed, old.server_version) == (
         "allow_msg_ttl",
