@@ -54,10 +54,33 @@ def compiler() -> list[str]:
 
 
 def compiled(source: str, *libraries: str) -> Path:
-    """The program made of a C source beside this file, built when it is out of date."""
+    """The program made of a C source beside this file."""
     path = ROOT / "bench" / source
-    program = BUILD / path.stem
-    inputs = (path, ROOT / "bench" / "meter.h")
+    return built(
+        path,
+        (path, ROOT / "bench" / "meter.h"),
+        lambda to: [*compiler(), "-std=c11", "-O2", "-o", to, str(path), *libraries],
+    )
+
+
+def go_compiled(source: str) -> Path:
+    """The program made of a Go source beside this file, with the modules of go.mod."""
+    path = ROOT / "bench" / source
+
+    def command(to: str) -> list[str]:
+        if shutil.which("go") is None:
+            raise NotInstalledError("no Go: go is not a program")
+        return ["go", "build", "-o", to, path.name]
+
+    modules = (path.with_name("go.mod"), path.with_name("go.sum"))
+    return built(path, (path, *modules), command)
+
+
+def built(
+    source: Path, inputs: Sequence[Path], command: Callable[[str], list[str]]
+) -> Path:
+    """The program of a source, made by the command when one of its inputs is newer."""
+    program = BUILD / source.stem
     if program.exists() and all(
         each.stat().st_mtime < program.stat().st_mtime for each in inputs
     ):
@@ -65,13 +88,22 @@ def compiled(source: str, *libraries: str) -> Path:
     BUILD.mkdir(parents=True, exist_ok=True)
     # Built aside and moved, so that a run at the same time never starts half a program.
     fresh = program.with_suffix(f".{os.getpid()}")
-    command = [*compiler(), "-std=c11", "-O2", "-o", str(fresh), str(path), *libraries]
-    built = subprocess.run(command, capture_output=True, text=True)
-    if built.returncode != 0:
-        lines = [line for line in built.stderr.splitlines() if "error:" in line]
-        raise NotInstalledError(lines[0] if lines else built.stderr)
+    making = subprocess.run(
+        command(str(fresh)), capture_output=True, text=True, cwd=source.parent
+    )
+    if making.returncode != 0:
+        raise NotInstalledError(reason_of(making.stderr))
     fresh.replace(program)
     return program
+
+
+def reason_of(output: str) -> str:
+    """The line of a compiler's output that says why it failed."""
+    lines = output.splitlines()
+    errors = [line for line in lines if "error:" in line]
+    # Go marks no error; it says before what it builds and what it has to fetch.
+    others = [line for line in lines if not line.startswith(("#", "go: downloading"))]
+    return next(iter(errors + others), output)
 
 
 def floor() -> Client:
@@ -90,13 +122,21 @@ def nats_py() -> Client:
 
 
 def nats_c() -> Client:
-    program = str(compiled("peers/natsc_worker.c", "-lnats", "-lpthread"))
+    program = compiled("peers/natsc_worker.c", "-lnats", "-lpthread")
+    return _compiled_client("nats.c", program)
+
+
+def nats_go() -> Client:
+    return _compiled_client("nats.go", go_compiled("peers/natsgo_worker.go"))
+
+
+def _compiled_client(name: str, program: Path) -> Client:
     answer = subprocess.run(
         [program, "-", "version", "0", "0"], capture_output=True, text=True
     )
     if answer.returncode != 0:
         raise NotInstalledError(answer.stderr.strip())
-    return Client("nats.c", answer.stdout.strip(), LIVE - OWN, (program,))
+    return Client(name, answer.stdout.strip(), LIVE - OWN, (str(program),))
 
 
 def _python_client(
@@ -112,6 +152,7 @@ KNOWN: dict[str, Callable[[], Client]] = {
     "jsclient": jsclient,
     "nats-py": nats_py,
     "nats.c": nats_c,
+    "nats.go": nats_go,
 }
 
 
