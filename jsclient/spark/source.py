@@ -223,6 +223,16 @@ class _Progress:
             self._initial = Offset(bounds.stream, bounds.created, place, origin=place)
         return self._initial
 
+    @property
+    def begun(self) -> Offset | None:
+        """Where the query begins, if that was asked for."""
+        return self._initial
+
+    def newest(self) -> Offset:
+        """The end of the stream."""
+        bounds = bounds_of(self.look().cached_info)
+        return Offset(bounds.stream, bounds.created, bounds.next)
+
     def given(self, raw: Mapping[str, Any]) -> Offset:
         """An offset of the checkpoint."""
         return read_offset(raw, self.source.options.stream, "checkpointLocation")
@@ -306,11 +316,20 @@ class _Progress:
 
     def ranges(self, start: Offset, end: Offset) -> list[Range]:
         """The partitions of a batch: the same for the same two offsets."""
+        if start == end:
+            # Spark before 4.2 tells where a query is by asking for nothing from there.
+            return self.source.ranges(end, end.next, 1)
         if self.latest is None:
             # A batch is done again after a crash: nobody has looked yet.
             stream = self.look()
             self._prepare(stream, end.origin or start.next)
         begin = replace(end, next=end.origin or start.next)
+        if end.origin is None and start.created != end.created:
+            # Only after `newest`: who knows the start has compared the two before.
+            loss = Bounds(end.stream, end.created, 1, end.next).loss(start)
+            if loss is not None and self.source.options.fail_on_data_loss:
+                raise loss
+            begin = replace(end, next=1)
         if end.next <= begin.next:
             return self.source.ranges(begin, begin.next, 1)
         bounds = self.latest
@@ -351,8 +370,12 @@ class StreamReader(DataSourceStreamReader, *_ADMISSION):  # type: ignore[misc]
         """The end of the next batch; `start` itself when there is nothing to read."""
         progress = self._progress
         if start is None:
-            begin = self._position or progress.initial()
-            return progress.end(begin, is_limited=True).to_json()
+            known = self._position or progress.begun
+            if known is None:
+                # Spark before 4.2 asks for the end of an AvailableNow before it tells
+                # where the query is: that is all there is, in one batch.
+                return progress.newest().to_json()
+            return progress.end(known, is_limited=True).to_json()
         begin = progress.given(start)
         is_limited = not isinstance(limit, ReadAllAvailable) or isinstance(
             self.getDefaultReadLimit(), ReadAllAvailable
