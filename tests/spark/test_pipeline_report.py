@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from jsclient.spark.pipeline.description import PipelineError
 from jsclient.spark.pipeline.reasons import is_data_loss, reason
 from jsclient.spark.pipeline.report import Batch, Report, batch_of
 from jsclient.spark.pipeline.run import _Watched
@@ -107,6 +108,11 @@ def test_a_log_gets_the_lines_of_json_wherever_it_runs(
     numbers = [json.loads(line)["batch"] for line in path.read_text().splitlines()]
     assert numbers == [1, 2]
     assert "{" not in screen.getvalue()
+
+
+def test_a_log_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"^\[pipeline\] log: .* cannot be written"):
+        Report(str(tmp_path / "nowhere" / "log"))
 
 
 def test_what_spark_tells_of_a_batch_is_understood() -> None:

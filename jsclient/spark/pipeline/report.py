@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
 from ..progress import lag_of
+from .description import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -60,7 +61,7 @@ class Report:
     def __init__(self, log: str | None, screen: TextIO | None = None) -> None:
         self._screen = screen or sys.stderr
         self._is_live = self._screen.isatty()
-        self._file = open(log, "a", encoding="utf-8") if log else None  # noqa: SIM115
+        self._file = _opened(log) if log else None
         self._latest: dict[str, Batch] = {}  # by query
         self._rows = 0
         self._shown = ""
@@ -101,6 +102,14 @@ class Report:
         self._shown = _live(list(self._latest.values()), self._rows)[: width - 1]
         self._screen.write(f"\r\x1b[K{self._shown}")
         self._screen.flush()
+
+
+def _opened(log: str) -> TextIO:
+    try:
+        return open(log, "a", encoding="utf-8")
+    except OSError as error:
+        problem = f"{log} cannot be written: {error.strerror}"
+        raise PipelineError("pipeline", "log", problem) from error
 
 
 def _live(latest: list[Batch], rows: int) -> str:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from ..freeing import commit_final
 from ..options import source_options
 from ..progress import end_offsets
-from .description import Pipeline, PipelineError
+from .description import Pipeline, PipelineError, Sink
 from .frames import check_shared, frames
 from .report import Batch, Report, batch_of
 from .writing import start, write
@@ -90,32 +90,37 @@ def _checked(spark: SparkSession, pipeline: Pipeline) -> dict[str, DataFrame]:
 
 def _run_batch(pipeline: Pipeline, found: dict[str, DataFrame], report: Report) -> None:
     """Writes every sink once."""
+    shared = pipeline.sources if pipeline.is_shared else ()
+    kept = [found[source.name].persist() for source in shared]
+    try:
+        for sink in pipeline.sinks:
+            report.done(_written(pipeline, sink, found[sink.origin]))
+    finally:
+        for frame in kept:
+            frame.unpersist()
+
+
+def _written(pipeline: Pipeline, sink: Sink, frame: DataFrame) -> Batch:
+    """Writes a sink once."""
     from pyspark.sql import Observation
     from pyspark.sql.functions import count, lit
 
-    if pipeline.is_shared:
-        for source in pipeline.sources:
-            found[source.name].persist()
-    for sink in pipeline.sinks:
-        began = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        clock = time.monotonic()
-        counted = Observation()
-        frame = found[sink.origin].observe(counted, count(lit(1)).alias("rows"))
-        write(frame, sink)
-        seconds = time.monotonic() - clock
-        rows = int(counted.get["rows"])
-        report.done(
-            Batch(
-                time=began.replace("+00:00", "Z"),
-                pipeline=pipeline.name,
-                query=f"{pipeline.name}.{sink.name}",
-                batch=None,
-                rows=rows,
-                seconds=round(seconds, 3),
-                rows_per_second=round(rows / seconds, 1),
-                lag=None,
-            )
-        )
+    began = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    clock = time.monotonic()
+    counted = Observation()
+    write(frame.observe(counted, count(lit(1)).alias("rows")), sink)
+    seconds = time.monotonic() - clock
+    rows = int(counted.get["rows"])
+    return Batch(
+        time=began.replace("+00:00", "Z"),
+        pipeline=pipeline.name,
+        query=f"{pipeline.name}.{sink.name}",
+        batch=None,
+        rows=rows,
+        seconds=round(seconds, 3),
+        rows_per_second=round(rows / seconds, 1),
+        lag=None,
+    )
 
 
 @contextmanager
