@@ -414,7 +414,7 @@ class Consumer:
 
         def look_up(pulling: Pulling) -> None:
             """In a thread of its own: the loop does not wait."""
-            if not policy.is_patient and not policy.is_fetch:
+            if not policy.is_patient:
                 Thread(
                     target=self._see_if_missing,
                     args=(pulling,),

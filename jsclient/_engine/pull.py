@@ -16,9 +16,10 @@ handled.
 
 A conversation that fetches asks for what it wants, and again only if its link or its
 server went away. It may ask first for what is there (`no_wait_first`, ADR-13): if that
-is something it is content, else it asks again and waits. One that consumes goes on
-until it is stopped or hopeless. After a refusal it pauses, longer each time, until a
-message or a heartbeat comes.
+is something it is content, else it asks again and waits. While nobody answers for the
+consumer it asks again too: a new one, or one between two leaders, is there in a moment.
+One that consumes goes on until it is stopped or hopeless. After a refusal it pauses,
+longer each time, until a message or a heartbeat comes.
 
 States: *idle* until `started`, then *running*; *ended* once, with an error or without.
 Data and `now` come in. `brought`, `holds` and `heard` tell what came, in this order,
@@ -157,6 +158,7 @@ class Conversation:
         self._is_stopped = False
         self._is_waiting = not policy.no_wait_first
         self._finish_at = math.inf  # of a fetch
+        self._absence: PullError | None = None  # that a fetch tries to outlast
         self._heartbeat = 0.0  # that the open pulls were promised
         self._heard_at = -math.inf  # or asked at, if that was later
         self._ask_at = -math.inf  # not before
@@ -204,6 +206,7 @@ class Conversation:
         """A message or a heartbeat came, the last one at that time."""
         self._heard_at = max(self._heard_at, at)
         self._pause = FIRST_PAUSE
+        self._absence = None
 
     # Inputs ---------------------------------------------------------------------------
 
@@ -297,6 +300,10 @@ class Conversation:
             self._end(error)
         elif verdict is not Verdict.SIZE and not error and self._was_trial(ended):
             pass
+        elif is_fetch and verdict is Verdict.LOOK_UP:
+            self._absence = error
+            self._output.append(Signal.LOOK_UP)
+            self._back_off(now)
         elif is_fetch and verdict is not Verdict.RELINK:
             if verdict is Verdict.SIZE and self.arrived == 0:
                 error = self._too_large(ended)
@@ -380,8 +387,11 @@ class Conversation:
         """Ends the conversation if it is complete, else asks for what is missing."""
         if self.is_ended:
             return
-        if self._is_complete() or now >= self._finish_at:
+        if self._is_complete():
             self._end(None)
+            return
+        if now >= self._finish_at:
+            self._end(self._absence)
             return
         if self._is_asking and now >= self._ask_at:
             self._ask_at = -math.inf

@@ -22,7 +22,8 @@ from ..jetstream_errors import (
 class Verdict(Enum):
     """What a consume does when one of its pulls got such a status.
 
-    A fetch ends with its pull, except when its server or its link goes away.
+    A fetch ends with its pull, except when its server or its link goes away, or nobody
+    answers for the consumer yet.
     """
 
     DONE = "done"  # the pull ended as planned: ask for more

@@ -347,7 +347,8 @@ class Pulling:
         self._sync(now)
         self._machine.linked(now)
         self._act()
-        if self._look_up is not None and not self.is_ended:
+        is_fetch = self._machine.policy.is_fetch
+        if self._look_up is not None and not self.is_ended and not is_fetch:
             self._look_up(self)
 
     def unlinked(self, now: float) -> None:

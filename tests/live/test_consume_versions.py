@@ -67,5 +67,5 @@ def test_all_ways_to_read_work(js: JetStream, old: Server, told: Events) -> None
         fill(js, 1)
         assert ours.next(PATIENCE).metadata.stream_seq == 62
     stream.delete_consumer("C")
-    with pytest.raises(failures.UnreachableConsumerError):
+    with pytest.raises(failures.ConsumerNotFoundError):
         consumer.next(timeout=PATIENCE)

@@ -305,9 +305,9 @@ def test_a_consumer_that_is_gone_is_told_at_once(js: JetStream, stream: Stream) 
     consumer = stream.create_consumer(name="gone")
     js.delete_consumer("S", "gone")
     begun = time.monotonic()
-    with pytest.raises(failures.UnreachableConsumerError):
+    with pytest.raises(failures.ConsumerNotFoundError):
         consumer.fetch(1, timeout=10.0)
-    with pytest.raises(failures.UnreachableConsumerError):
+    with pytest.raises(failures.ConsumerNotFoundError):
         consumer.next(timeout=10.0)
     assert time.monotonic() - begun < 2.0
 

@@ -189,7 +189,6 @@ REFUSALS = [
     ("412 Required Api Level", failures.RequiredApiLevelPullError),
     ("423 Nats-Pin-Id mismatch", failures.PullError),
     ("499 Unheard Of", failures.PullError),
-    ("503", failures.UnreachableConsumerError),
 ]
 
 
@@ -221,18 +220,27 @@ def test_a_refusal_after_some_messages_stands_beside_them(
             assert isinstance(batch.error, kind)
 
 
-def test_no_responders_are_told_with_and_without_the_subject() -> None:
-    subject = {"Nats-Subject": NEXT}
-    desk = Desk(
-        Counter(
-            lambda pull: [pull.status("503")],
-            lambda pull: [pull.status("503", subject)],
-        )
-    )
+@pytest.mark.parametrize("fields", [{}, {"Nats-Subject": NEXT}])
+def test_a_consumer_that_has_nobody_to_answer_for_it_yet_is_asked_again(
+    fields: dict[str, object],
+) -> None:
+    # As right after it was made in a cluster.
+    def nobody(pull: Pull) -> Iterable[bytes]:
+        return [pull.status("503", fields)]
+
+    desk = Desk(Counter(nobody, nobody, lambda pull: [pull.message(1)]))
     with consuming(desk) as scene:
-        for _ in range(2):
-            with pytest.raises(failures.UnreachableConsumerError):
-                scene.consumer.fetch(5)
+        assert scene.consumer.next(TIMEOUT).metadata.stream_seq == 1
+        assert len(desk.pulls) == 3
+        desk.on_pull = nobody
+        begun = time.monotonic()
+        with pytest.raises(failures.UnreachableConsumerError):
+            scene.consumer.fetch(5, timeout=0.5)
+        assert time.monotonic() - begun < 2.0
+        # A consumer that is not there is told at once.
+        desk.info = None
+        with pytest.raises(failures.ConsumerNotFoundError):
+            scene.consumer.fetch(5, timeout=60.0)
 
 
 @pytest.mark.parametrize(

@@ -851,7 +851,6 @@ def test_a_fetch_ends_quietly_with_its_pull(code: int, text: str, came: int) -> 
         (*LEADERSHIP, LeadershipChangedError),
         (412, "Required Api Level", RequiredApiLevelPullError),
         (423, "Nats-Pin-Id mismatch", UnpinnedError),
-        (*NOBODY, UnreachableConsumerError),
         (409, "Something New", PullError),
         (499, "", PullError),
     ],
@@ -864,6 +863,39 @@ def test_a_fetch_ends_with_an_error(
     assert type(desk.machine.error) is error
     assert desk.warnings == []
     assert (Signal.UNPINNED in desk.signals) == (code == 423)
+
+
+def test_a_fetch_asks_again_while_nobody_answers_and_looks_the_consumer_up() -> None:
+    desk = fetch(10, timeout=5.0).deliver(2).status(*NOBODY)
+    assert not desk.has_ended()
+    assert desk.signals == [Signal.LOOK_UP]
+    assert desk.batches == [10]
+    desk.wait(FIRST_PAUSE).status(*NOBODY).wait(FIRST_PAUSE)
+    assert desk.batches == [10, 8]
+    desk.wait(1.5 * FIRST_PAUSE).deliver(8)
+    assert desk.has_ended()
+    assert desk.machine.error is None
+    assert desk.batches == [10, 8, 8]
+
+
+def test_a_fetch_that_nobody_answers_in_time_says_so() -> None:
+    desk = fetch(10, timeout=1.0)
+    while not desk.has_ended():
+        desk.status(*NOBODY).wait(0.05)
+    assert type(desk.machine.error) is UnreachableConsumerError
+    assert len(desk.asks) < 6
+    # What is heard meanwhile is an answer.
+    other = fetch(10, timeout=1.0).status(*NOBODY).wait(0.2).deliver(1).wait(1.0)
+    assert other.has_ended()
+    assert other.machine.error is None
+
+
+def test_a_fetch_from_a_consumer_that_is_gone_for_certain_ends_with_that() -> None:
+    desk = fetch(10).status(*NOBODY)
+    gone = ConsumerNotFoundError(code=404, err_code=10014)
+    desk.machine.missing(gone)
+    assert desk.act().has_ended()
+    assert desk.machine.error is gone
 
 
 def test_a_fetch_goes_on_when_its_server_shuts_down() -> None:
