@@ -179,6 +179,14 @@ CELLS = (
         beside=Beside.FILLED,
     ),
     Cell(
+        "push",
+        "read the deliveries of a push consumer with flow control, no acks",
+        (CPU, RATE),
+        messages=200_000,
+        quick=50_000,
+        beside=Beside.FILLED,
+    ),
+    Cell(
         "fetch-100",
         "fetch 100 messages of a stream, again and again",
         (P50, CPU, RATE),
@@ -221,6 +229,14 @@ CELLS = (
     Cell(
         "create",
         "one message object",
+        (NANOSECONDS,),
+        messages=5_000_000,
+        quick=500_000,
+        module="bench.micro",
+    ),
+    Cell(
+        "gaps",
+        "see that a delivery is the next one",
         (NANOSECONDS,),
         messages=5_000_000,
         quick=500_000,

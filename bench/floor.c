@@ -15,6 +15,7 @@
  *     floor URL consume-500-ack N SIZE      the same, each acknowledged
  *     floor URL consume-5000    N SIZE      the same, 5000 of them asked for, without acks
  *     floor URL batches-5000    N SIZE      the same
+ *     floor URL push            N SIZE      the same, pushed, with flow control
  *     floor URL fetch-100       N SIZE      the same, by a hundred at a time
  *     floor URL next            N SIZE      the same, one after another
  *     floor URL stream   0 0                make that stream anew
@@ -579,6 +580,44 @@ static void run_consumer(struct connection *connection, long count, size_t size,
     puts("}");
 }
 
+/* push: a consumer of its own, whose requests of flow control are answered. */
+static void run_push(struct connection *connection, long count, size_t size)
+{
+    char inbox[64], body[512], line[1024];
+    struct message message;
+    struct meter meter;
+    long arrived = 0;
+    int used;
+    open_inbox(connection, inbox);
+    meter_start(&meter);
+    used = snprintf(body, sizeof body, "{\"stream_name\":\"" STREAM "\",\"config\":{"
+                    "\"name\":\"push\",\"deliver_subject\":\"%s.push\",\"ack_policy\":\"none\","
+                    "\"mem_storage\":true,\"flow_control\":true,"
+                    "\"idle_heartbeat\":5000000000}}", inbox);
+    used = snprintf(line, sizeof line, "SUB %s.push 2\r\nPUB $JS.API.CONSUMER.CREATE." STREAM
+                    ".push %s %d\r\n%s\r\n", inbox, inbox, used, body);
+    gather(connection, line, (size_t)used);
+    while (arrived < count) {
+        send_gathered(connection);
+        receive(connection);
+        while (next_message(connection, &message)) {
+            if (message.sid == 1) {
+                if (memmem(message.payload, message.size, "\"error\":", 8) != NULL)
+                    die("%.*s", (int)message.size, message.payload);
+            } else if (is_stored(&message, size)) {
+                arrived++;
+            } else if (message.reply_size) {
+                used = snprintf(line, sizeof line, "PUB %.*s 0\r\n\r\n",
+                                (int)message.reply_size, message.reply);
+                gather(connection, line, (size_t)used);
+            }
+        }
+    }
+    meter_stop(&meter);
+    print_meter(&meter, count);
+    puts("}");
+}
+
 /* next, fetch-100: so many at a time, one request after another. */
 static void run_fetches(struct connection *connection, long count, size_t size, long batch)
 {
@@ -805,6 +844,8 @@ int main(int argc, char **argv)
         run_consumer(&connection, count, size, 500, 1);
     else if (strcmp(work, "consume-5000") == 0 || strcmp(work, "batches-5000") == 0)
         run_consumer(&connection, count, size, 5000, 0);
+    else if (strcmp(work, "push") == 0)
+        run_push(&connection, count, size);
     else if (strcmp(work, "fetch-100") == 0)
         run_fetches(&connection, count, size, FETCH);
     else if (strcmp(work, "next") == 0)

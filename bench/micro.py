@@ -61,6 +61,34 @@ def jsclient_create(messages: int, size: int) -> Sample:
     return added | {"messages": both["messages"]}
 
 
+def jsclient_gaps(messages: int, size: int) -> Sample:
+    """What it adds to parsing and keeping deliveries to look for gaps between them."""
+    from jsclient._core import Courier, Outbox, Parser, PushInbox, Routes
+
+    count = 400
+    frames = (
+        b"MSG %s 1 $JS.ACK.BENCH.push.1.%d.%d.1794822688406701443.0 %d\r\n%s\r\n"
+        % (SUBJECT.encode(), number, number, size, b"x" * size)
+        for number in range(1_000_000, 1_000_000 + count)
+    )
+    data = b"".join(frames)
+    courier = Courier(None, Outbox(1, 1))  # type: ignore[arg-type]
+    rounds = -(-messages // count)
+
+    def used(*, checks_gaps: bool) -> Sample:
+        meter = Meter()
+        for _ in range(rounds):
+            routes = Routes()
+            inbox = PushInbox(courier, checks_gaps=checks_gaps)
+            routes.add(1, inbox)
+            Parser(routes).feed(data)
+        return meter.sample(rounds * count)
+
+    with_checks, without = used(checks_gaps=True), used(checks_gaps=False)
+    added = {name: with_checks[name] - without[name] for name in without}
+    return added | {"messages": without["messages"]}
+
+
 def natspy_parse(messages: int, size: int) -> Sample:
     """nats-py's parser up to the call that would make and route the message."""
     from nats.protocol.parser import Parser
@@ -99,6 +127,7 @@ def natspy_create(messages: int, size: int) -> Sample:
 WORK: dict[tuple[str, str], Callable[[int, int], Sample]] = {
     ("jsclient", "parse"): jsclient_parse,
     ("jsclient", "create"): jsclient_create,
+    ("jsclient", "gaps"): jsclient_gaps,
     ("nats-py", "parse"): natspy_parse,
     ("nats-py", "create"): natspy_create,
 }

@@ -224,6 +224,26 @@ def consume_batches(job: Job) -> Sample:
         return sample
 
 
+def consume_pushed(job: Job) -> Sample:
+    with jsclient.connect(job.url) as nc:
+        js = nc.jetstream()
+        total = 0
+        meter = Meter()
+        with js.subscribe(
+            STORED,
+            stream=STREAM,
+            ack_policy="none",
+            mem_storage=True,
+            flow_control=True,
+            idle_heartbeat=5.0,
+        ) as sub:
+            for msg in islice(sub, job.messages):
+                total += len(msg.data)
+            sample = meter.sample(job.messages)
+        check_size(total, job)
+        return sample
+
+
 def fetch(job: Job) -> Sample:
     with jsclient.connect(job.url) as nc:
         consumer = nc.jetstream().consumer(STREAM, ACK_NONE)
@@ -281,6 +301,7 @@ if __name__ == "__main__":
             "consume-5000": partial(consume, limit=5000),
             "consume-500-ack": consume_and_ack,
             "batches-5000": consume_batches,
+            "push": consume_pushed,
             "fetch-100": fetch,
             "next": take_next,
         }

@@ -10,6 +10,7 @@ from time import perf_counter
 import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.js.api import AckPolicy, ConsumerConfig
 
 from .meter import (
     ACK_EACH,
@@ -182,6 +183,30 @@ async def consume(job: Job, batch: int, consumer: str = ACK_NONE) -> Sample:
     return sample | latency_sample(latencies)
 
 
+async def consume_pushed(job: Job) -> Sample:
+    nc = await connected(job)
+    arrived = total = 0
+    meter = Meter()
+    sub = await nc.jetstream().subscribe(
+        STORED,
+        stream=STREAM,
+        config=ConsumerConfig(ack_policy=AckPolicy.NONE, mem_storage=True),
+        flow_control=True,
+        idle_heartbeat=5.0,
+        pending_msgs_limit=NO_LIMIT,
+        pending_bytes_limit=NO_LIMIT,
+    )
+    async for msg in sub.messages:
+        total += len(msg.data)
+        arrived += 1
+        if arrived == job.messages:
+            break
+    sample = meter.sample(job.messages)
+    check_size(total, job)
+    await nc.close()
+    return sample
+
+
 async def request_in_turn(
     nc: Client, payload: bytes, count: int, latencies: list[float]
 ) -> None:
@@ -213,6 +238,7 @@ if __name__ == "__main__":
             "consume-500": running(partial(consume, batch=500)),
             "consume-5000": running(partial(consume, batch=5000)),
             "consume-500-ack": running(partial(consume, batch=500, consumer=ACK_EACH)),
+            "push": running(consume_pushed),
             "fetch-100": running(partial(consume, batch=FETCH)),
             "next": running(partial(consume, batch=1)),
         }

@@ -74,6 +74,7 @@ class Delivery:
         self._patience = patience
         self._is_linked = is_linked
         self._restart(now)
+        self._answer_late()
 
     def heard(self, at: float) -> None:
         """Something of the consumer arrived at that time."""
@@ -104,9 +105,13 @@ class Delivery:
         self._is_linked = True
         self._answered = None
         self._restart(now)
-        if self._unanswered is not None:
-            self.asked(self._unanswered, self._place)
-            self._unanswered = None
+        self._answer_late()
+
+    def _answer_late(self) -> None:
+        """Answers what was asked while there was no link."""
+        subject, self._unanswered = self._unanswered, None
+        if subject is not None:
+            self.asked(subject, self._place)
 
     def unlinked(self) -> None:
         """The link is gone."""
@@ -121,9 +126,16 @@ class Delivery:
             self._place = place
         if not self._is_linked:
             self._unanswered = subject
-        elif subject != self._answered:
-            self._answered = subject
+        elif not self.is_answered(subject):
             self._output.append(Answer(subject, self._place))
+
+    def answered(self, subject: str) -> None:
+        """The answer was sent on this link."""
+        self._answered = subject
+
+    def is_answered(self, subject: str) -> bool:
+        """Whether that is the last answer that was sent on this link."""
+        return subject == self._answered
 
     def gap(self, expected: int, came: int) -> None:
         """Another delivery came than was expected."""

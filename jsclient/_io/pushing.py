@@ -58,6 +58,8 @@ class Pushing:
         self._heard = 0
         self._dropped = 0
         self._to_do: deque[Output] = deque()
+        if not inbox.is_raw:
+            inbox.on_due = self._attend
 
     # What users' threads call ---------------------------------------------------------
 
@@ -72,7 +74,6 @@ class Pushing:
             if self.inbox.is_ended:
                 self._leave()  # the server refused the subscription meanwhile
                 return
-            self.inbox.on_due = self._attend
             if self not in loop.machines:
                 loop.watchers.append(self)
                 loop.machines.append(self)
@@ -237,6 +238,8 @@ class Pushing:
 
     def _answer(self, subject: str, place: Place | None) -> None:
         loop = self._loop
+        if self._machine.is_answered(subject):
+            return
         headers = None
         if place is not None:
             headers = [
@@ -245,7 +248,9 @@ class Pushing:
             ]
         try:
             # It dies with its link, and is due at once: the server waits.
-            if loop.outbox.publish(subject, b"", None, headers, True, None, True):
+            asked = loop.outbox.publish(subject, b"", None, headers, True, None, True)
+            self._machine.answered(subject)
+            if asked:
                 loop.alert()
         except (errors.DisconnectedError, errors.ConnectionClosedError):
             # The watchers are told in a moment.

@@ -31,10 +31,13 @@ def warnings(machine: Delivery) -> list[JetStreamError]:
 
 
 def answers(machine: Delivery) -> list[Answer]:
+    """The answers that are to be sent, which are sent then."""
     found = []
     for output in machine.take_output():
         assert isinstance(output, Answer)
-        found.append(output)
+        if not machine.is_answered(output.subject):
+            found.append(output)
+            machine.answered(output.subject)
     return found
 
 
@@ -131,11 +134,27 @@ def test_each_subject_is_answered() -> None:
 def test_on_a_new_link_the_same_subject_is_answered_again() -> None:
     machine = started()
     machine.asked("fc.1", None)
-    machine.take_output()
+    assert len(answers(machine)) == 1
     machine.unlinked()
     machine.linked(120.0)
     assert answers(machine) == []
     machine.asked("fc.1", None)
+    assert answers(machine) == [Answer("fc.1", None)]
+
+
+def test_an_answer_that_could_not_be_sent_is_due_when_it_is_asked_for_again() -> None:
+    machine = started()
+    machine.asked("fc.1", None)
+    machine.take_output()  # and nothing came of it
+    machine.asked("fc.1", None)
+    assert answers(machine) == [Answer("fc.1", None)]
+
+
+def test_what_is_asked_before_it_begins_is_answered_then() -> None:
+    machine = Delivery("read")
+    machine.asked("fc.1", None)
+    assert answers(machine) == []
+    machine.started(100.0, patience=3.0, is_linked=True)
     assert answers(machine) == [Answer("fc.1", None)]
 
 
