@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -197,17 +198,15 @@ class OrderedPushSubscription:
         With a `timeout` the iteration also ends when no message came for that long.
         """
         self._refuse_callback()
-        limit = seconds(timeout)
-        if limit == math.inf:
-            return iter(self._messages)
+        # The iteration holds the subscription, and so what that keeps.
+        return OrderedIterator(partial(self._await_inbox, seconds(timeout)))
 
-        def await_inbox() -> ConsumerInbox | None:
-            try:
-                return self._messages.await_inbox(monotonic() + limit)
-            except errors.TimeoutError:
-                return None
-
-        return OrderedIterator(await_inbox)
+    def _await_inbox(self, timeout: float) -> ConsumerInbox | None:
+        """The inbox, as soon as a message is in it; None if none comes."""
+        try:
+            return self._messages.await_inbox(monotonic() + timeout)
+        except errors.TimeoutError:
+            return None
 
     def __iter__(self) -> Iterator[Msg]:
         return self.messages()

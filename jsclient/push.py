@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from . import errors, events
 from ._api import Api
-from ._core import Inbox, Msg, PushInbox, check_subject, check_token
+from ._core import Inbox, MessageIterator, Msg, PushInbox, check_subject, check_token
 from ._engine.arguments import Seconds, integer, pending_limit, seconds
 from ._engine.push import Delivery
 from ._io.pushing import Pushing
@@ -96,8 +96,6 @@ class PushSubscription:
         policy = str(getattr(config.ack_policy, "value", config.ack_policy) or "none")
         self._api = api
         self._loop = loop
-        self._stream = stream
-        self._config = config
         self._callback = callback
         self._names = [stream, config.name or config.durable_name or ""]
         self._inbox = PushInbox(
@@ -148,10 +146,11 @@ class PushSubscription:
         From now on its silence is noticed, if it has heartbeats.
         """
         self._names[1] = info.name
-        self._config = info.config
         self._pushing.on_close = on_close
         beat = seconds(info.config.idle_heartbeat or 0, "idle_heartbeat")
-        self._pushing.start(beat * self._alarm if beat else math.inf)
+        # Of a queue group any member may get the heartbeats.
+        is_watched = beat > 0 and self.queue is None
+        self._pushing.start(beat * self._alarm if is_watched else math.inf)
         return self
 
     # Reading --------------------------------------------------------------------------
@@ -170,8 +169,8 @@ class PushSubscription:
 
         With a `timeout` the iteration also ends when no message came for that long.
         """
-        self._sub._refuse_callback()
-        return self._sub.messages(timeout)
+        self._sub.refuse_callback()
+        return MessageIterator(self._inbox, self._loop.helm, seconds(timeout), self)
 
     def __iter__(self) -> Iterator[Msg]:
         return self.messages()

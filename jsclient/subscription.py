@@ -62,7 +62,7 @@ class Subscription:
         Raises TimeoutError when none came, SubscriptionClosedError when none will come,
         and SlowConsumerError once after messages were dropped.
         """
-        self._refuse_callback()
+        self.refuse_callback()
         if self._inbox.dropped != self._told_dropped:
             self._raise_slow()
         limit = seconds(timeout)
@@ -86,13 +86,14 @@ class Subscription:
 
         With a `timeout` the iteration also ends when no message came for that long.
         """
-        self._refuse_callback()
+        self.refuse_callback()
         return MessageIterator(self._inbox, self._loop.helm, seconds(timeout), self)
 
     def __iter__(self) -> Iterator[Msg]:
         return self.messages()
 
-    def _refuse_callback(self) -> None:
+    def refuse_callback(self) -> None:
+        """Raises if a callback gets the messages."""
         if self._callback is not None:
             raise errors.InvalidArgumentError(
                 f"the subscription to {self.subject!r} has a callback, which gets its "

@@ -72,7 +72,7 @@ class Pushing:
             if self.inbox.is_raw:
                 return
             if self.inbox.is_ended:
-                self._leave()  # the server refused the subscription meanwhile
+                self._ended()  # the server refused the subscription meanwhile
                 return
             if self not in loop.machines:
                 loop.watchers.append(self)
@@ -178,10 +178,14 @@ class Pushing:
             # It has all that was wanted; the server does not know that.
             for sid, _ in self._loop.table.of_route(inbox):
                 self._loop.unsubscribe(sid)
-            self._leave()
-            if self.on_close is not None:
-                # Not here: the loop does not wait.
-                self._start_closing(inbox.await_empty())
+            self._ended()
+
+    def _ended(self) -> None:
+        """Nothing more comes."""
+        self._leave()
+        if self.on_close is not None:
+            # Not here: the loop does not wait.
+            self._start_closing(self.inbox.await_empty())
 
     def tick(self, now: float) -> None:
         """The machine's clock."""

@@ -179,6 +179,19 @@ def test_a_callback_gets_them_in_order(js: JetStream) -> None:
     assert_nothing_left(js)
 
 
+def test_it_lives_as_long_as_it_is_iterated(js: JetStream) -> None:
+    stream_of(js)
+    fill(js, 5)
+    for msg in js.subscribe("s.>", ordered=True):
+        gc.collect()
+        if msg.metadata.stream_seq == 5:
+            fill(js, 5, first=6)
+        if msg.metadata.stream_seq == 10:
+            break
+    gc.collect()
+    assert_nothing_left(js)
+
+
 def test_nobody_holds_it(js: JetStream) -> None:
     stream_of(js)
     fill(js, 3)

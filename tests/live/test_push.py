@@ -326,6 +326,19 @@ def test_a_subscription_that_nobody_holds_ends(js: JetStream) -> None:
     until(lambda: not js.consumer("S", name).cached_info.push_bound, "no interest")
 
 
+def test_a_subscription_lives_as_long_as_it_is_iterated(js: JetStream) -> None:
+    stream_of(js)
+    fill(js, 5)
+    for msg in js.subscribe("s.>", ack_policy="none", idle_heartbeat=0.5):
+        gc.collect()
+        if msg.metadata.stream_seq == 5:
+            fill(js, 5, first=6)  # these can only come if it lives
+        if msg.metadata.stream_seq == 10:
+            break
+    gc.collect()
+    assert_tidy(js._connection)
+
+
 def test_a_callback_lives_without_being_held(js: JetStream) -> None:
     stream_of(js)
     got: list[int] = []

@@ -100,6 +100,14 @@ def test_gap_checking_should_be_disabled_on_queue_deliver_group_subscriptions() 
         assert scene.told.of(events.ConsumerWarning) == []
 
 
+def test_a_member_of_a_queue_group_may_get_no_heartbeats() -> None:
+    config = {"deliver_group": "q", "idle_heartbeat": 0.1}
+    with pushing(PushDesk(), config=config) as scene:
+        with pytest.raises(errors.TimeoutError):
+            scene.sub.next(0.6)
+        assert scene.told.of(events.ConsumerWarning) == []
+
+
 # Flow control
 
 

@@ -10,8 +10,16 @@ import pytest
 
 from jsclient import errors, events
 from jsclient._core import Msg
+from jsclient.config import consumer_config
 from tests.net.client import TIMEOUT
-from tests.net.push_peer import PushDesk, PushScene, To, pushing
+from tests.net.push_peer import (
+    SUBJECT,
+    PushDesk,
+    PushScene,
+    To,
+    bound_info,
+    pushing,
+)
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -130,6 +138,18 @@ def test_a_subscription_that_the_server_refuses_ends() -> None:
             scene.sub.next(TIMEOUT)
         event = scene.told.wait_for(events.ErrorEvent)
         assert event.subscription is scene.sub
+
+
+def test_a_subscription_that_was_refused_before_its_consumer_was_known_closes() -> None:
+    text = b"-ERR 'Permissions Violation for Subscription to \"deliver.here\"'\r\n"
+    deleted = threading.Event()
+    desk = PushDesk(first=lambda to: [text])
+    with pushing(desk) as scene:
+        with pytest.raises(errors.PermissionsViolationError):
+            scene.sub.next(TIMEOUT)
+        info = bound_info(consumer_config(None, deliver_subject=SUBJECT))
+        scene.sub.bound(info, lambda timeout: deleted.set())
+        assert deleted.wait(TIMEOUT)
 
 
 # Limits and wrong calls
