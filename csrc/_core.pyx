@@ -4772,9 +4772,11 @@ cdef class Window(Answers):
         cdef AckBody body
         self.is_unsure = True
         self.turn += 1
-        if self.stray is None:
-            if frame.header_size or not read_ack_body(frame.data, frame.data_size, &body):
-                self.stray = make_msg(frame, None)
+        if self.stray is None and frame.data_size and frame.data[0] == c'{' and (
+            not read_ack_body(frame.data, frame.data_size, &body)
+        ):
+            # What a stream may have said. Anything else is no stream's word.
+            self.stray = make_msg(frame, None)
         return 0
 
     def take(self):

@@ -164,8 +164,15 @@ class AckFuture(Future[PubAck]):
     thread of the connection's events. A message under way cannot be cancelled.
 
     The condition variable of a Future costs more than all the rest of a publish, and
-    only `concurrent.futures.wait` and `as_completed` need it: it is made when they ask.
+    only `concurrent.futures.wait` and `as_completed` need it: it is made when they ask,
+    and the list of callbacks with the first of them.
     """
+
+    # Until something else is set.
+    _state = RUNNING
+    _result: PubAck | None = None
+    _exception: BaseException | None = None
+    _callbacks: deque[Callable[[Future[PubAck]], object]]
 
     def __init__(
         self,
@@ -178,16 +185,12 @@ class AckFuture(Future[PubAck]):
         retries: int,
     ) -> None:
         # In place of Future.__init__; the rest is made by __getattr__.
-        self._state = RUNNING
-        self._result = None
-        self._exception: BaseException | None = None
-        self._callbacks: deque[Callable[[Future[PubAck]], object]] = deque()
         self._loop = loop
         self._settled = Gate()
         self.subject = subject
         # Kept for a second try, which the caller's later changes must not reach.
-        self.data = lasting_data(data)
-        self.headers = lasting_headers(headers)
+        self.data = data if type(data) is bytes else lasting_data(data)
+        self.headers = None if headers is None else lasting_headers(headers)
         self.msg_id = msg_id
         self.retries = retries
 
@@ -197,6 +200,8 @@ class AckFuture(Future[PubAck]):
             return self.__dict__.setdefault(name, threading.Condition())
         if name == "_waiters":
             return self.__dict__.setdefault(name, [])
+        if name == "_callbacks":
+            return self.__dict__.setdefault(name, deque())
         raise AttributeError(f"an AckFuture has no attribute {name!r}")
 
     def done(self) -> bool:
@@ -254,7 +259,9 @@ class AckFuture(Future[PubAck]):
         if "_condition" in self.__dict__:
             self._tell_waiters()
         self._settled.open()
-        self._call_back()
+        # Who adds the first callback after this line finds it settled.
+        if "_callbacks" in self.__dict__:
+            self._call_back()
 
     def _tell_waiters(self) -> None:
         """Does for `wait` and `as_completed` what Future.set_result does."""
