@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from jsclient.jetstream import JetStream
 from jsclient.server import Server, run
 from tests.live.adr15 import IMPORTS, wiretap
 from tests.live.pulls import assert_nothing_left, fill, seqs, stream_of
-from tests.live.support import Events, all_results
+from tests.live.support import PATIENCE, Events, all_results
 
 
 @pytest.fixture(autouse=True)
@@ -166,24 +167,46 @@ def test_if_the_lookup_fails_a_pull_subscriber_still_proceeds(js: JetStream) -> 
     assert js.consumer_names("S") == ["C"]
 
 
-def test_a_user_that_may_not_look_consumers_up_can_read_one_nevertheless() -> None:
-    deny = '"$JS.API.CONSUMER.INFO.>"'
-    users = f"""
-        accounts {{ A {{ jetstream: enabled, users: [
-            {{ user: admin, password: secret }},
-            {{ user: app, password: secret,
-               permissions: {{ publish: {{ deny: [{deny}] }} }} }}
-        ] }} }}
+@pytest.fixture
+def blind() -> Iterator[tuple[JetStream, JetStream]]:
+    """Two users of a stream with 2 messages: the second may look no consumer up."""
+    users = """
+        accounts { A { jetstream: enabled, users: [
+            { user: admin, password: secret },
+            { user: app, password: secret,
+              permissions: { publish: { deny: ["$JS.API.CONSUMER.INFO.>"] } } }
+        ] } }
     """
-    with run(jetstream=True, config=users) as server:
-        with jsclient.connect(server.url, user="admin", password="secret") as nc:
-            admin = nc.jetstream()
-            stream_of(admin)
-            fill(admin, 2)
-            admin.create_consumer("S", durable_name="C")
-        with jsclient.connect(server.url, user="app", password="secret") as nc:
-            sub = nc.jetstream().pull_subscribe(stream="S", consumer="C")
-            assert seqs(sub.fetch(5)) == [1, 2]
+    with (
+        run(jetstream=True, config=users) as server,
+        jsclient.connect(server.url, user="admin", password="secret") as admin,
+        jsclient.connect(server.url, user="app", password="secret") as app,
+    ):
+        stream_of(admin.jetstream())
+        fill(admin.jetstream(), 2)
+        yield admin.jetstream(), app.jetstream()
+
+
+def test_a_user_that_may_not_look_consumers_up_can_read_one_nevertheless(
+    blind: tuple[JetStream, JetStream],
+) -> None:
+    admin, app = blind
+    admin.create_consumer("S", durable_name="C")
+    sub = app.pull_subscribe(stream="S", consumer="C")
+    assert seqs(sub.fetch(5)) == [1, 2]
+
+
+def test_acks_that_a_consumer_does_not_want_are_told_as_nobodys_to_who_cannot_know(
+    blind: tuple[JetStream, JetStream],
+) -> None:
+    admin, app = blind
+    admin.create_consumer("S", durable_name="C", ack_policy="none")
+    first, second = app.pull_subscribe(stream="S", consumer="C").fetch(5)
+    begun = time.monotonic()
+    with pytest.raises(jsclient.NoRespondersError):
+        first.ack_sync(PATIENCE)
+    assert time.monotonic() - begun < PATIENCE / 2
+    second.ack()
 
 
 def test_a_durable_that_is_there_is_used_and_one_that_is_not_is_created(
