@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from threading import Thread
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from ._api import Api, Listing, Needs, level_header
@@ -349,17 +350,26 @@ class Consumer:
         timeout: Seconds = 5.0,
         **pull: Unpack[PullOptions],
     ) -> Batch:
-        """Like `fetch`, in columns: no object per message, empty if nothing came."""
+        """Like `fetch`, in columns: no object per message, empty if nothing came.
+
+        What came too late for the fetch before is returned at once, as it is.
+        """
         limit = seconds(timeout)
         order = self._order(max_messages, max_bytes, limit, False, None, pull)
+        deadline = monotonic() + (limit or 1.0)
+        lanes = self._own_lanes()
+        if lanes.leftovers:
+            lanes.leftovers.await_all(self._api.loop, deadline)
+            late = lanes.leftovers.take_batch(max_messages, max_bytes or 0)
+            if late is not None:
+                return late
         inbox = BatchInbox(order.courier)
-        lone = LonePull(self._api.loop, self._own_lanes(), order, inbox)
         return fetch_batch(
             self._api.loop,
-            lone,
+            LonePull(self._api.loop, lanes, order, inbox),
             inbox,
             lambda: self._pulling(order.policy, order.fields, inbox=inbox),
-            limit or 1.0,
+            max(0.0, deadline - monotonic()),
         )
 
     def batches(

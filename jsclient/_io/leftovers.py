@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from .._core import BatchInbox, Gate, Msg, PullInbox
+from .._core import Batch, BatchInbox, Gate, Msg, PullInbox
 from .loop import Loop
 
 
@@ -20,11 +20,12 @@ class Leftovers:
 
     def __init__(self) -> None:
         self._messages: deque[Msg] = deque()
+        self._batches: deque[Batch] = deque()  # of fetches into columns
         self._inboxes: list[PullInbox] = []  # which may still get some
         self.gate: Gate | None = None  # opens when they have got all of them
 
     def __bool__(self) -> bool:
-        return bool(self._messages or self._inboxes)
+        return bool(self._messages or self._batches or self._inboxes)
 
     def expect(self, inbox: PullInbox, gate: Gate) -> None:
         """Until the gate opens messages may come for a fetch that has returned."""
@@ -46,7 +47,9 @@ class Leftovers:
     def gather(self, inbox: PullInbox) -> None:
         """What came for a fetch that has returned."""
         if isinstance(inbox, BatchInbox):
-            self._messages.extend(inbox.take_batch() or ())
+            if (batch := inbox.take_batch()) is not None:
+                self._batches.append(batch)
+            return
         while (msg := inbox.take()) is not None:
             self._messages.append(msg)
 
@@ -55,10 +58,25 @@ class Leftovers:
         if self._inboxes and self.gate is not None:
             loop.wait(self.gate, deadline)
 
+    def take_batch(self, most: int, max_bytes: int = 0) -> Batch | None:
+        """Those of the first fetch into columns, if they are within the limits."""
+        for inbox in list(self._inboxes):
+            self.gather(inbox)
+        try:
+            batch = self._batches.popleft()
+        except IndexError:
+            return None
+        if len(batch) <= most and (not max_bytes or sum(batch.sizes) <= max_bytes):
+            return batch
+        self._batches.appendleft(batch)
+        return None
+
     def take(self, most: int, max_bytes: int = 0) -> list[Msg]:
         """Up to so many of them, and so many bytes if there is a limit of these."""
         for inbox in list(self._inboxes):
             self.gather(inbox)
+        while self._batches:
+            self._messages.extend(self._batches.popleft())
         found: list[Msg] = []
         size = 0
         while len(found) < most:

@@ -88,7 +88,7 @@ def test_a_fetch_of_bytes_keeps_its_limit(js: JetStream) -> None:
 def test_a_fetch_from_a_consumer_that_is_gone_raises(js: JetStream) -> None:
     consumer = new_consumer(js, 3)
     consumer.delete()
-    with pytest.raises(failures.PullError):
+    with pytest.raises(failures.ConsumerNotFoundError):
         consumer.fetch_batch(10, timeout=5.0)
     assert_nothing_left(js)
 

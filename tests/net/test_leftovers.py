@@ -137,11 +137,24 @@ def test_an_iteration_begins_with_them() -> None:
         assert desk.pulls[1].body["batch"] == 3
 
 
-def test_those_of_columns_are_for_the_next_fetch() -> None:
+def test_those_of_columns_are_for_the_next_columns() -> None:
     desk = Tardy(1, 2)
     with consuming(desk) as scene:
         assert len(scene.consumer.fetch_batch(5, timeout=0.2)) == 0
+        batch = scene.consumer.fetch_batch(5, timeout=TIMEOUT)
+        assert (seqs(batch), batch.error) == ([1, 2], None)
+        assert len(desk.pulls) == 1
+        assert not scene.consumer._own_lanes().leftovers
+
+
+def test_those_of_columns_are_for_any_fetch() -> None:
+    desk = Tardy(1, 2, 3)
+    with consuming(desk) as scene:
+        assert len(scene.consumer.fetch_batch(5, timeout=0.2)) == 0
+        # More than this one wants.
+        assert len(scene.consumer.fetch_batch(2, timeout=0.2)) == 0
         assert seqs(scene.consumer.fetch(2, timeout=TIMEOUT)) == [1, 2]
+        assert scene.consumer.next(TIMEOUT).metadata.stream_seq == 3
 
 
 def test_a_lost_link_leaves_those_that_came() -> None:
