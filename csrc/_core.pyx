@@ -5348,6 +5348,14 @@ cdef class Rows:
         self.put(value.at, value.size)
         return self.put(b"\r\n", 2)
 
+    cdef inline bint is_overruled(self, Span key) noexcept:
+        """Whether the row has this by other means: messages that are copied bring theirs."""
+        if key.size == 11 and self.has_ids:
+            return memcmp(key.at, b"Nats-Msg-Id", 11) == 0
+        if key.size == 20 and self.constant:
+            return memcmp(key.at, b"Nats-Expected-Stream", 20) == 0
+        return False
+
     cdef int put_headers(self, Py_ssize_t row) except -1:
         """Appends the headers of a row."""
         cdef int64_t entry, first = 0, end = 0, value, value_first = 0, values_end = 0
@@ -5359,8 +5367,8 @@ cdef class Rows:
         for entry in range(first, end):
             if not self.header_keys.at(<Py_ssize_t>entry, &key) or key.size == 0:
                 raise InvalidArgumentError("a header key must not be empty")
-            if key.size == 11 and memcmp(key.at, b"Nats-Msg-Id", 11) == 0 and self.has_ids:
-                raise InvalidArgumentError("the headers give an id, and the row has another")
+            if self.is_overruled(key):
+                continue
             for i in range(key.size):
                 if not is_key_byte(<uint8_t>key.at[i]):
                     raise InvalidArgumentError(

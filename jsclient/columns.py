@@ -9,6 +9,9 @@
     expected_last_seq, expected_last_subject_seq     whole numbers, null for none
     expected_last_msg_id       text, null for none
 
+An id, or a stream that is expected, overrules what the headers of a row say of it: so
+messages can be copied with their headers.
+
 Without Arrow, make `Rows` of plain buffers: a `Column` is its bytes and `Offsets`, the
 places where each value ends, as 32 or 64 bit numbers. Nothing is copied: the buffers
 must not change before their rows are published.

@@ -96,19 +96,21 @@ def test_wrong_headers_are_refused(
         frames(Rows(1, column(b"x"), "a", headers=headers))
 
 
-def test_a_second_id_is_refused() -> None:
+def test_what_a_row_has_by_other_means_overrules_its_headers() -> None:
     headers = (
-        Offsets(array("i", [0, 1]), 1),
-        column(b"Nats-Msg-Id"),
+        Offsets(array("i", [0, 3]), 1),
+        column(b"Nats-Msg-Id", b"Nats-Expected-Stream", b"K"),
         None,
-        column(b"mine"),
+        column(b"mine", b"OLD", b"v"),
     )
     rows = Rows(1, column(b"x"), "a", headers=headers)
-    assert frames(rows) == [b"HPUB a|NATS/1.0\r\nNats-Msg-Id: mine\r\n\r\nx"]
+    old = b"Nats-Msg-Id: mine\r\nNats-Expected-Stream: OLD\r\nK: v\r\n"
+    assert frames(rows) == [b"HPUB a|NATS/1.0\r\n" + old + b"\r\nx"]
     rows.position = 0
     rows.identify("p-", KEY, Seen())
-    with pytest.raises(InvalidArgumentError, match="an id"):
-        frames(rows)
+    rows.constant = b"Nats-Expected-Stream: NEW\r\n"
+    new = f"Nats-Expected-Stream: NEW\r\nK: v\r\nNats-Msg-Id: {rows.id_of(0)}\r\n"
+    assert frames(rows) == [b"HPUB a|NATS/1.0\r\n" + new.encode() + b"\r\nx"]
 
 
 @pytest.mark.parametrize(
