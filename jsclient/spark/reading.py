@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -43,8 +44,11 @@ SMALL = 10_000
 DIRECT_MESSAGES = 5000
 # How long an idle consumer outlives a reader that could not delete it.
 IDLE = 120.0
-# Rows that were read one by one, put together.
+# Rows that were read one by one, put together, and bytes of any rows.
 SINGLES = 256
+GATHERED_BYTES = 32 << 20
+# How soon it is looked whether a hole is a loss: later, it could have become one.
+LOOK_EVERY = 0.05
 
 # What makes one way of reading impossible here, so that another may be tried.
 _OBSTACLES = (
@@ -78,8 +82,10 @@ class RangeReader:
         self._options = options
         self._offset = offset
         self._end = end
+        self._hole: int | None = None  # that nobody has looked at yet
+        self._look_at = 0.0
         self._stream = self._found()
-        self._refuse_loss(bounds_of(self._stream.cached_info))
+        self._refuse_loss(bounds_of(self._stream.cached_info), self.position)
         subjects = options.subject or ()
         self._subjects = subjects or (">",)
         # Several filters are more than a direct get takes: then all are read.
@@ -101,6 +107,7 @@ class RangeReader:
         for number, way in enumerate(ways):
             try:
                 yield from way()
+                self._look_at_hole()
                 return
             except _OBSTACLES:
                 if number + 1 == len(ways):
@@ -147,14 +154,14 @@ class RangeReader:
                 max_bytes=self._options.max_fetch_bytes,
             )
             if len(batch):
-                self._advance(batch.stream_seqs[0], batch.stream_seqs[-1], len(batch))
+                self._advance(batch.stream_seqs)
                 yield self._sieve.of_batch(batch, self._end)
             if not batch.num_pending and self.position < self._end:
                 # The end of the stream, or of a replica that is behind.
                 missed = self._missed((self._filter or ">",))
                 if missed is None:
                     return
-                self._advance(missed.seq, missed.seq, 1)
+                self._advance([missed.seq])
                 yield self._sieve.of_messages([missed])
 
     def _one_by_one(self) -> Iterator[pa.RecordBatch]:
@@ -165,7 +172,7 @@ class RangeReader:
             msg = self._missed((self._filter or ">",))
             if msg is None:
                 return
-            self._advance(msg.seq, msg.seq, 1)
+            self._advance([msg.seq])
             yield self._sieve.of_messages([msg])
 
     def _by_consumer(self) -> Iterator[pa.RecordBatch]:
@@ -207,8 +214,7 @@ class RangeReader:
                 if numbers[0] != delivered + 1 or numbers[-1] != delivered + count:
                     return  # a lost link took some with it
                 delivered += count
-                seqs = batch.stream_seqs
-                self._advance(seqs[0], seqs[-1], count)
+                self._advance(batch.stream_seqs)
                 yield self._plain.of_batch(batch, self._end)
                 if not batch.num_pending:
                     self._is_covered()
@@ -234,16 +240,25 @@ class RangeReader:
 
     # What was read, and what is missing -----------------------------------------------
 
-    def _advance(self, first: int, last: int, count: int) -> None:
-        """So many messages came, with sequences from `first` to `last`."""
-        if last - self.position + 1 != count and self._options.fail_on_data_loss:
-            # Holes are no loss, unless they came while we were reading.
-            self._refuse_loss(bounds_of(self._stream.info()))
-        self.position = last + 1
+    def _advance(self, seqs: Sequence[int]) -> None:
+        """Messages of these sequences came."""
+        is_dense = seqs[-1] - self.position + 1 == len(seqs)
+        if not is_dense and self._hole is None:
+            self._hole = first_hole(seqs, self.position)
+        self.position = seqs[-1] + 1
+        if self._hole is not None and monotonic() >= self._look_at:
+            self._look_at_hole()
+            self._look_at = monotonic() + LOOK_EVERY
 
-    def _refuse_loss(self, bounds: Bounds) -> None:
-        """Raises if messages between the position and the end are gone by now."""
-        here = Offset(self._offset.stream, self._offset.created, self.position)
+    def _look_at_hole(self) -> None:
+        """Holes are no loss, unless they came while we were reading."""
+        if self._hole is not None and self._options.fail_on_data_loss:
+            self._refuse_loss(bounds_of(self._stream.info()), self._hole)
+        self._hole = None
+
+    def _refuse_loss(self, bounds: Bounds, start: int) -> None:
+        """Raises if messages of the range from there on are gone by now."""
+        here = Offset(self._offset.stream, self._offset.created, start)
         loss = bounds.loss(here, self._end)
         if loss is not None and self._options.fail_on_data_loss:
             raise loss
@@ -258,8 +273,8 @@ class RangeReader:
                 )
                 if one.seq < self._end and (found is None or one.seq < found.seq):
                     found = one
-        if found is None and self._options.fail_on_data_loss:
-            self._refuse_loss(bounds_of(self._stream.info()))
+        if found is None and self._hole is None:
+            self._hole = self.position
         return found
 
     def _is_covered(self) -> bool:
@@ -281,17 +296,30 @@ class RangeReader:
         )
 
 
+def first_hole(seqs: Sequence[int], start: int) -> int:
+    """The first number from `start` on that is not in an ascending sequence."""
+    low, high = 0, len(seqs)
+    while low < high:
+        middle = (low + high) // 2
+        if seqs[middle] == start + middle:
+            low = middle + 1
+        else:
+            high = middle
+    return start + low
+
+
 def _gathered(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
     """Small batches put together: each costs Spark as much as many rows."""
     waiting: list[pa.RecordBatch] = []
-    count = 0
+    count = total = 0
     try:
         for batch in batches:
             waiting.append(batch)
             count += batch.num_rows
-            if count >= size:
+            total += batch.nbytes
+            if count >= size or total >= GATHERED_BYTES:
                 yield pa.concat_batches(waiting)
-                waiting, count = [], 0
+                waiting, count, total = [], 0, 0
     except jsclient.Error:
         # These rows count as read: who reads on in another way begins after them.
         if waiting:

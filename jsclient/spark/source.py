@@ -196,7 +196,7 @@ class _Progress:
         self.target: int | None = None  # of AvailableNow
         self.latest: Bounds | None = None  # as last seen
         self._initial: Offset | None = None
-        self._barren = 0  # no message before this is of our subjects
+        self._barren: Offset | None = None  # none of our subjects before this
         self._batch_at = monotonic()  # when there last was something to read
         self._is_prepared = False
 
@@ -244,16 +244,20 @@ class _Progress:
 
     def checked(self, start: Offset, bounds: Bounds) -> Offset:
         """Where the batch after an offset really starts; raises for lost messages."""
-        known = start
-        if start.created == bounds.created and start.next < self._barren:
-            known = replace(start, next=min(self._barren, bounds.next))
-        loss = bounds.loss(known)
+        loss = bounds.loss(self._passed(start))
         if loss is None:
             return start
         if self.source.options.fail_on_data_loss:
             raise loss
         logger.warning("%s", loss)
         return bounds.resumed(start)
+
+    def _passed(self, start: Offset) -> Offset:
+        """Where an offset would be if filters moved it."""
+        barren = self._barren
+        if barren is None or barren.created != start.created:
+            return start
+        return barren if barren.next > start.next else start
 
     def end(self, start: Offset, *, is_limited: bool) -> Offset:
         """The end of the batch that starts there: `start` itself if there is none."""
@@ -271,9 +275,10 @@ class _Progress:
         scale = 1.0  # sequences for each message that is read
         if options.subject:
             counts = is_limited and self._has_limits
-            found, total = matching(stream, options.subject, begin.next, counted=counts)
+            place = self._passed(begin).next
+            found, total = matching(stream, options.subject, place, counted=counts)
             if found is None or found >= limit:
-                self._barren = limit
+                self._barren = Offset(begin.stream, begin.created, max(place, limit))
                 return start
             # What the filter passes over does not belong to the batch.
             begin = Offset(begin.stream, begin.created, found, origin=found)
@@ -293,7 +298,8 @@ class _Progress:
     @property
     def _has_limits(self) -> bool:
         options = self.source.options
-        return not options.max_records is options.max_bytes is options.min_records
+        limits = (options.max_records, options.max_bytes, options.min_records)
+        return any(limit is not None for limit in limits)
 
     def _is_too_few(self, count: int) -> bool:
         options = self.source.options

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
 
@@ -249,6 +251,15 @@ def test_messages_that_become_large_are_asked_for_in_smaller_numbers(
     assert readers.seqs(**options) == list(range(1, 20_201))
     rows = readers.rows(columns("data"), **options)
     assert [len(row["data"]) for row in rows[-200:]] == [100_000] * 200
+
+
+@given(st.integers(1, 50), st.sets(st.integers(0, 30)))
+def test_the_first_hole_is_the_first_number_that_is_missing(
+    start: int, distances: set[int]
+) -> None:
+    seqs = sorted(start + distance for distance in distances)
+    missing = next(n for n in range(start, start + 40) if n not in seqs)
+    assert reading.first_hole(seqs, start) == missing
 
 
 # Faults -------------------------------------------------------------------------------
