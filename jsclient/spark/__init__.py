@@ -42,4 +42,11 @@ def register(spark: SparkSession) -> None:
             "the format jetstream needs PySpark 4.0 or newer and pyarrow: "
             "pip install 'jsclient[spark]'"
         ) from error
-    spark.dataSource.register(JetStreamDataSource)
+    from pyspark.errors import AnalysisException
+
+    try:
+        spark.dataSource.register(JetStreamDataSource)
+    except AnalysisException as error:
+        # Spark 4.0 refuses what it has found by itself.
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise

@@ -10,6 +10,7 @@ batch that goes on after lost messages, or after those that a filter passes over
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from typing import Any
 
 from .errors import DataLossError, OptionError
 
-__all__ = ["Bounds", "Offset", "split"]
+__all__ = ["Bounds", "Offset", "load_offset", "read_offset", "split"]
 
 VERSION = 1
 
@@ -58,13 +59,25 @@ class Offset:
         return replace(self, next=to, origin=origin, parts=parts)
 
 
+def load_offset(text: str) -> dict[str, Any] | None:
+    """The JSON of an offset, None if it is none.
+
+    In the progress of Sparks before 4.3 it may be as Python writes it.
+    """
+    for load in (json.loads, ast.literal_eval):
+        try:
+            found = load(text)
+        except (ValueError, SyntaxError, RecursionError):
+            continue
+        if isinstance(found, dict):
+            return found
+    return None
+
+
 def read_offset(raw: object, stream: str, where: str) -> Offset:
     """The offset that somebody gave us, of that stream; OptionError names the giver."""
     if isinstance(raw, str):
-        try:
-            raw = json.loads(raw)
-        except ValueError:
-            raise OptionError(where, f"{raw!r} is no JSON of an offset") from None
+        raw = load_offset(raw) or raw
     if not isinstance(raw, Mapping):
         raise OptionError(where, f"{raw!r} is no JSON of an offset")
     if raw.get("v", VERSION) != VERSION:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from datetime import datetime, timezone
 from urllib.parse import urlsplit
 
 WHAT_SERVERS_ARE = "it must be one address or several, as nats://host:4222"
@@ -122,6 +123,40 @@ def stream(value: str) -> str:
             "read one by one and put together with union"
         )
     return value
+
+
+def place(value: str) -> str:
+    """A place in a stream: a word, a sequence, or the JSON of an offset."""
+    word = value.strip()
+    if word.lower() in ("earliest", "latest"):
+        return word.lower()
+    if word.isascii() and word.isdecimal() and int(word):
+        return word
+    if not word.startswith("{"):
+        raise ValueError(
+            "it must be earliest, latest, a sequence from 1 on, or the JSON of an "
+            f"offset, not {value!r}"
+        )
+    try:
+        json.loads(word)
+    except (ValueError, RecursionError):
+        raise ValueError(f"{value!r} is no JSON of an offset") from None
+    return word
+
+
+def moment(value: str) -> datetime:
+    """A time: milliseconds since 1970, or ISO 8601; UTC if it does not say."""
+    word = value.strip()
+    try:
+        if word.isascii() and word.isdecimal():
+            return datetime.fromtimestamp(int(word) / 1000, timezone.utc)
+        found = datetime.fromisoformat(word.replace("Z", "+00:00"))
+    except (ValueError, OverflowError, OSError):
+        raise ValueError(
+            "it must be milliseconds since 1970, or a time such as "
+            f"2026-01-31T12:00:00Z, not {value!r}"
+        ) from None
+    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
 
 
 def servers(value: str) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ import difflib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeVar
 
 from . import option_kinds as kinds
@@ -153,13 +154,13 @@ class SourceOptions:
     )
     starting_offsets: str | None = option(
         "startingOffsets",
-        kinds.text,
+        kinds.place,
         "where to start: earliest (the default), latest, a sequence, or the JSON of an "
         "offset; a streaming query uses it only without a checkpoint",
     )
-    starting_timestamp: str | None = option(
+    starting_timestamp: datetime | None = option(  # noqa: RUF009 - it makes a field
         "startingTimestamp",
-        kinds.text,
+        kinds.moment,
         "start at the first message of that time: milliseconds since 1970, or ISO 8601",
     )
     starting_timestamp_strategy: str = option(
@@ -170,13 +171,13 @@ class SourceOptions:
     )
     ending_offsets: str | None = option(
         "endingOffsets",
-        kinds.text,
+        kinds.place,
         "where a batch ends: latest (the default), the first sequence that it does not "
         "read, or the JSON of an offset",
     )
-    ending_timestamp: str | None = option(
+    ending_timestamp: datetime | None = option(  # noqa: RUF009 - it makes a field
         "endingTimestamp",
-        kinds.text,
+        kinds.moment,
         "end a batch before the first message of that time",
     )
     max_records: int | None = option(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import json
 from typing import TYPE_CHECKING, Any
+
+from .offsets import load_offset
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -41,12 +41,5 @@ def end_offsets(progress: StreamingQueryProgress) -> list[dict[str, Any]]:
 
 def _offset(text: str | None) -> dict[str, Any] | None:
     """An offset of ours; None if there is none or it is of another format."""
-    try:
-        found = json.loads(text or "null")
-    except ValueError:
-        # PySpark before 4.3 writes the dict that it has made of the JSON.
-        try:
-            found = ast.literal_eval(text or "None")
-        except (ValueError, SyntaxError):
-            return None
-    return found if isinstance(found, dict) and "next" in found else None
+    found = load_offset(text or "")
+    return found if found is not None and "next" in found else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import jsclient
@@ -21,7 +21,6 @@ __all__ = [
     "find_stream",
     "matching",
     "place_of_time",
-    "read_time",
 ]
 
 
@@ -89,21 +88,6 @@ def _next(
         return stream.get_msg(start, next_for=subject, from_leader=True).seq, None
     except jsclient.MessageNotFoundError:
         return None, 0
-
-
-def read_time(value: str, option: str) -> datetime:
-    """A moment: milliseconds since 1970, or ISO 8601; UTC if it does not say."""
-    try:
-        if value.strip().isdecimal():
-            return datetime.fromtimestamp(int(value) / 1000, timezone.utc)
-        moment = datetime.fromisoformat(value.strip().replace("Z", "+00:00"))
-    except (ValueError, OverflowError, OSError):
-        raise OptionError(
-            option,
-            f"it must be milliseconds since 1970, or a time such as "
-            f"2026-01-31T12:00:00Z, not {value!r}",
-        ) from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 
 
 def place_of_time(stream: Stream, moment: datetime) -> int | None:

@@ -87,6 +87,11 @@ def test_the_source_takes_the_options_of_the_sink_for_views_that_are_both() -> N
         ("readMode", "fast", "auto, direct, consumer"),
         ("consume", "eat", "none, purge, reset"),
         ("servers", "nats://", "nats://host:4222"),
+        ("startingOffsets", "yesterday", "earliest, latest, a sequence"),
+        ("endingOffsets", "-5", "a sequence from 1 on"),
+        ("startingOffsets", "{", "no JSON"),
+        ("startingTimestamp", "soon", "milliseconds since 1970"),
+        ("endingTimestamp", "2026-13-01", "milliseconds since 1970"),
     ],
 )
 def test_a_bad_value_names_its_option(name: str, value: str, says: str) -> None:

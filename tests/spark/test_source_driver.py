@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -86,6 +87,10 @@ def kill_within_a_batch(
     return planned
 
 
+@pytest.mark.skipif(
+    importlib.util.find_spec("pyspark.sql.streaming.datasource") is None,
+    reason="before 4.2 there is but one batch to be killed in",
+)
 def test_a_driver_that_is_killed_within_batches_loses_and_doubles_nothing(
     spark: SparkSession, driver: Driver, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("pyspark")
+pytest.importorskip("pyspark.sql.streaming.datasource", reason="Spark before 4.2")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,9 @@ pytestmark = pytest.mark.live
 MANY = 200_000
 CHECKSUM = "count(*)", "sum(cast(cast(data as string) as bigint))", "sum(sequence)"
 EXPECTED = (MANY, MANY * (MANY - 1) // 2, MANY * (MANY + 1) // 2)
+
+# Before 4.2 a query over what is there is one batch, whatever its limits.
+HAS_LIMITS = importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
 
 Frame = Callable[..., "DataFrame"]
 Query = Callable[..., "StreamingQuery"]
@@ -103,7 +107,8 @@ def test_a_stream_has_every_message_once(
     spark: SparkSession, full: Server, query: Query, tmp_path: Path
 ) -> None:
     running = query(servers=full.url, maxRecordsPerTrigger=60_000)
-    assert sizes(running) == [60_000, 60_000, 60_000, 20_000]
+    limited = [60_000, 60_000, 60_000, 20_000]
+    assert sizes(running) == (limited if HAS_LIMITS else [MANY])
     found = written(spark, tmp_path)
     assert sums(found) == EXPECTED
     assert found.select("sequence").distinct().count() == MANY
@@ -190,8 +195,8 @@ def test_a_work_queue_is_freed_as_batches_are_committed(
     fill(js, 1000)
     options = {"consume": "purge", "maxRecordsPerTrigger": 300}
     running = query(**options)
-    assert sizes(running) == [300, 300, 300, 100]
-    assert stream.info().state.first_seq == 901
+    assert sizes(running) == ([300, 300, 300, 100] if HAS_LIMITS else [1000])
+    assert stream.info().state.first_seq == (901 if HAS_LIMITS else 1)
     progress = running.lastProgress
     assert progress is not None
     given = {"stream": "S", "servers": js._connection.connected_url or "", **options}
@@ -278,6 +283,5 @@ def test_offsets_in_the_checkpoint_tell_the_stream_and_its_place(
         "stream": "S",
         "created": stream.info().raw["created"],
         "next": 11,
-        "origin": 1,
-        "parts": 1,
+        **({"origin": 1, "parts": 1} if HAS_LIMITS else {}),
     }
