@@ -1,0 +1,293 @@
+"""What the driver of a query plans: where it starts and ends, and who reads what.
+
+Planning asks the server for the state of the stream and nothing else; what it decides
+is in the offsets, so that the same batch is planned alike after a crash.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import InputPartition
+
+from . import connecting, freeing
+from .columns import check_schema
+from .errors import OptionError
+from .offsets import Bounds, Offset, read_offset, split
+from .options import SourceOptions, source_options
+from .reading import read_range
+from .stream import bounds_of, find_stream, matching, place_of_time
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from ..stream import Stream
+
+__all__ = ["Progress", "Range", "Source"]
+
+logger = logging.getLogger("jsclient")
+
+
+@dataclass
+class Range(InputPartition):
+    """Sequences that one task reads: from `start.next` to before `end`."""
+
+    start: Offset
+    end: int
+
+
+class Source:
+    """What all readers share: the options, checked when they are first needed."""
+
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+        self._given = dict(given)
+        self.schema = schema
+
+    @cached_property
+    def options(self) -> SourceOptions:
+        """The checked options."""
+        check_schema(self.schema)
+        return source_options(self._given)
+
+    def stream(self) -> Stream:
+        """The stream, as it is now."""
+        options = self.options
+        return connecting.ask(
+            options.connection, lambda js: find_stream(js, options.stream)
+        )
+
+    def start(self, stream: Stream) -> int:
+        """Where reading starts, as the options say."""
+        options, bounds = self.options, bounds_of(stream.cached_info)
+        if options.starting_timestamp is not None:
+            moment = options.starting_timestamp
+            place = place_of_time(stream, moment)
+            if place is None and options.starting_timestamp_strategy == "error":
+                raise OptionError(
+                    "startingTimestamp",
+                    f"no message is as young as {moment.isoformat()}; set "
+                    "startingTimestampStrategy to latest to wait for the first",
+                )
+            return bounds.next if place is None else place
+        return self.place(options.starting_offsets, bounds, "startingOffsets")
+
+    def place(self, value: str | None, bounds: Bounds, option: str) -> int:
+        """The sequence that startingOffsets or endingOffsets mean."""
+        word = value or ("earliest" if option == "startingOffsets" else "latest")
+        if word == "earliest":
+            return bounds.first
+        if word == "latest":
+            return bounds.next
+        if word.isdecimal():
+            place = int(word)
+        else:
+            offset = read_offset(word, bounds.stream, option)
+            if offset.created != bounds.created:
+                raise OptionError(
+                    option,
+                    f"the offset is of a stream {bounds.stream!r} that was created at "
+                    f"{offset.created}; this one was at {bounds.created}",
+                )
+            place = offset.next
+        if place > bounds.next:
+            raise OptionError(
+                option, f"{place} is too far: the stream ends at {bounds.next - 1}"
+            )
+        return place
+
+    def parts(self, size: int) -> int:
+        """Into how many partitions so many sequences are split."""
+        options = self.options
+        wanted = math.ceil(size / options.records_per_partition)
+        return max(1, min(options.num_partitions, wanted))
+
+    def ranges(self, start: Offset, end: int, parts: int) -> list[Range]:
+        """The partitions; an empty one rather than none, which Spark would invent."""
+        found = split(start.next, end, parts) or [(start.next, start.next)]
+        return [Range(replace(start, next=lo), hi) for lo, hi in found]
+
+    def read_range(self, partition: Range) -> Iterator[pa.RecordBatch]:
+        """The rows of a partition."""
+        if partition.start.next < partition.end:
+            yield from read_range(
+                self.options, self.schema, partition.start, partition.end
+            )
+
+
+class Progress:
+    """What the driver of a streaming query knows between two triggers."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.target: int | None = None  # of AvailableNow
+        self.latest: Bounds | None = None  # as last seen
+        self._initial: Offset | None = None
+        self._barren: Offset | None = None  # none of our subjects before this
+        self._batch_at = monotonic()  # when there last was something to read
+        self._is_prepared = False
+
+    def look(self) -> Stream:
+        """The stream as it is now."""
+        stream = self.source.stream()
+        self.latest = bounds_of(stream.cached_info)
+        return stream
+
+    def reported(self) -> Offset:
+        """The end of the stream as last seen."""
+        bounds = self.latest
+        assert bounds is not None
+        return Offset(bounds.stream, bounds.created, bounds.next)
+
+    def initial(self) -> Offset:
+        """Where a new query begins; the same answer each time."""
+        if self._initial is None:
+            options = self.source.options
+            for name, value in (
+                ("endingOffsets", options.ending_offsets),
+                ("endingTimestamp", options.ending_timestamp),
+            ):
+                if value is not None:
+                    raise OptionError(name, "a streaming query has no end")
+            stream = self.look()
+            bounds = bounds_of(stream.cached_info)
+            place = self.source.start(stream)
+            self._prepare(stream, place)
+            self._initial = Offset(bounds.stream, bounds.created, place, origin=place)
+        return self._initial
+
+    @property
+    def begun(self) -> Offset | None:
+        """Where the query begins, if that was asked for."""
+        return self._initial
+
+    def newest(self) -> Offset:
+        """The end of the stream."""
+        self.look()
+        return self.reported()
+
+    def given(self, raw: Mapping[str, Any]) -> Offset:
+        """An offset of the checkpoint."""
+        return read_offset(raw, self.source.options.stream, "checkpointLocation")
+
+    def _prepare(self, stream: Stream, start: int) -> None:
+        if not self._is_prepared:
+            freeing.prepare(self.source.options, stream, start)
+            self._is_prepared = True
+
+    def checked(self, start: Offset, bounds: Bounds) -> Offset:
+        """Where the batch after an offset really starts; raises for lost messages."""
+        loss = bounds.loss(self._passed(start))
+        if loss is None:
+            return start
+        if self.source.options.fail_on_data_loss:
+            raise loss
+        logger.warning("%s", loss)
+        return bounds.resumed(start)
+
+    def _passed(self, start: Offset) -> Offset:
+        """Where an offset would be if filters moved it."""
+        barren = self._barren
+        if barren is None or barren.created != start.created:
+            return start
+        return barren if barren.next > start.next else start
+
+    def end(self, start: Offset, *, is_limited: bool) -> Offset:
+        """The end of the batch that starts there: `start` itself if there is none."""
+        options = self.source.options
+        stream = self.look()
+        bounds = bounds_of(stream.cached_info)
+        begin = self.checked(start, bounds)
+        self._prepare(stream, begin.next)
+        limit = bounds.next
+        if self.target is not None and begin is start:
+            limit = min(limit, self.target)
+        if begin.next >= limit:
+            return start if begin is start else begin.moved(begin.next, 1)
+        count = limit - begin.next
+        scale = 1.0  # sequences for each message that is read
+        if options.subject:
+            counts = is_limited and self._has_limits
+            place = self._passed(begin).next
+            found, total = matching(stream, options.subject, place, counted=counts)
+            if found is None or found >= limit:
+                self._barren = Offset(begin.stream, begin.created, max(place, limit))
+                return start
+            # What the filter passes over does not belong to the batch.
+            begin = Offset(begin.stream, begin.created, found, origin=found)
+            count = limit - found
+            if total:
+                count = total
+                scale = max(1.0, (bounds.next - found) / total)
+        if is_limited:
+            if self._is_too_few(count):
+                return start
+            most = self._most(stream)
+            if most is not None:
+                limit = min(limit, begin.next + max(1, math.ceil(most * scale)))
+        self._batch_at = monotonic()
+        return begin.moved(limit, self.source.parts(limit - begin.next))
+
+    @property
+    def _has_limits(self) -> bool:
+        options = self.source.options
+        limits = (options.max_records, options.max_bytes, options.min_records)
+        return any(limit is not None for limit in limits)
+
+    def _is_too_few(self, count: int) -> bool:
+        options = self.source.options
+        if options.min_records is None or self.target is not None:
+            return False
+        late = monotonic() - self._batch_at >= options.max_trigger_delay
+        return count < options.min_records and not late
+
+    def _most(self, stream: Stream) -> int | None:
+        """How many messages a batch may have."""
+        options, state = self.source.options, stream.cached_info.state
+        limits = []
+        if options.max_records is not None:
+            limits.append(options.max_records)
+        if options.max_bytes is not None and state.messages:
+            limits.append(
+                max(1, options.max_bytes * state.messages // max(state.bytes, 1))
+            )
+        return min(limits, default=None)
+
+    def ranges(self, start: Offset, end: Offset) -> list[Range]:
+        """The partitions of a batch: the same for the same two offsets."""
+        if start == end:
+            # Spark before 4.2 tells where a query is by asking for nothing from there.
+            return self.source.ranges(end, end.next, 1)
+        if self.latest is None:
+            # A batch is done again after a crash: nobody has looked yet.
+            stream = self.look()
+            self._prepare(stream, end.origin or start.next)
+        begin = replace(end, next=end.origin or start.next)
+        if end.origin is None and start.created != end.created:
+            # Only after `newest`: who knows the start has compared the two before.
+            loss = Bounds(end.stream, end.created, 1, end.next).loss(start)
+            if loss is not None and self.source.options.fail_on_data_loss:
+                raise loss
+            begin = replace(end, next=1)
+        if end.next <= begin.next:
+            return self.source.ranges(begin, begin.next, 1)
+        bounds = self.latest
+        assert bounds is not None
+        if (loss := bounds.loss(begin, end.next)) is not None:
+            if self.source.options.fail_on_data_loss:
+                raise loss
+            place = bounds.resumed(begin).next
+            is_other = bounds.created != end.created
+            begin = replace(begin, next=end.next if is_other else min(place, end.next))
+        parts = end.parts or self.source.parts(end.next - begin.next)
+        return self.source.ranges(begin, end.next, parts)
+
+    def commit(self, raw: Mapping[str, Any]) -> None:
+        """What is before an offset was processed."""
+        freeing.free(self.source.options, self.given(raw))
