@@ -11,8 +11,8 @@ Columns: `subject`, `data`, `headers`, `msg_id`, and the expectations of
 `jsclient.columns`; those of the source that say where a message was are left out, so
 that one stream can be written to another.
 
-Spark's mode `overwrite` is refused: a stream is appended to, and purged by its owner. In
-the output mode `complete` every batch publishes the whole result again.
+Spark's mode `overwrite` is refused: a stream is appended to, and purged by its owner.
+In the output mode `complete` every batch publishes the whole result again.
 """
 
 from __future__ import annotations

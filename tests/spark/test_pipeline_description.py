@@ -12,6 +12,7 @@ from jsclient.spark.pipeline.toml import load, parse
 HEAD = '[pipeline]\nname = "p"\ncheckpoint = "checkpoints"\n'
 SOURCE = '[source.orders]\nstream = "ORDERS"\n'
 SINK = '[sink.out]\nfrom = "orders"\nformat = "noop"\n'
+UPDATED = 'path = "x"\noutput_mode = "update"\n'
 HERE = Path("/here")
 
 EVERYTHING = """
@@ -260,11 +261,8 @@ MISTAKES = [
         "[sink.out] path: there is no such key",
     ),
     (
-        HEAD
-        + SOURCE
-        + SINK.replace("noop", "jetstream")
-        + 'output_mode = "complete"\n',
-        "[sink.out] output_mode: it must be append or update, not 'complete'",
+        HEAD + SOURCE + SINK.replace("noop", "parquet") + UPDATED,
+        "[sink.out] output_mode: it must be append, not 'update'",
     ),
     (
         HEAD + SOURCE + SINK + 'save_mode = "append"\n',

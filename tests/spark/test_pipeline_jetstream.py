@@ -62,6 +62,41 @@ def run_here(spark: SparkSession, jetstream_server: Server, tmp_path: Path) -> R
     return run_it
 
 
+NEWS = """
+[transform.big]
+sql = '''
+  select concat('news.', value.id % 2) as subject, to_json(value) as data
+  from orders where value.total >= 50
+'''
+
+[sink.news]
+from = "big"
+stream = "NEWS"
+"""
+SUMS = """
+[transform.sums]
+sql = '''
+  select concat('sums.', value.id % 2) as subject, string(sum(value.total)) as data
+  from orders group by value.id % 2
+'''
+
+[sink.sums]
+from = "sums"
+stream = "SUMS"
+output_mode = "update"
+"""
+
+
+def payloads(js: JetStream, name: str) -> list[str]:
+    """What a stream holds, in its order."""
+    stream = js.stream(name)
+    count = stream.info().state.messages
+    if not count:
+        return []
+    with stream.ordered_consumer().messages(stop_after=count) as messages:
+        return [msg.data.decode() for msg in messages]
+
+
 def publish(js: JetStream, first: int, count: int) -> None:
     messages = (
         ("orders.new", json.dumps({"id": n, "total": n % 100}).encode())
@@ -89,6 +124,47 @@ def test_every_message_becomes_one_row_and_the_lag_falls(
     publish(js, ORDERS + 1, 10)
     assert [line["rows"] for line in run_here()] == [10]
     assert ids(spark, tmp_path / "lines") == list(range(1, ORDERS + 11))
+
+
+def test_rows_are_published_once_and_sums_whenever_they_change(
+    js: JetStream, run_here: Run
+) -> None:
+    js.create_stream(name="ORDERS", subjects=["orders.*"])
+    js.create_stream(name="NEWS", subjects=["news.*"])
+    js.create_stream(name="SUMS", subjects=["sums.*"])
+    publish(js, 1, ORDERS)
+    said = run_here(PIPELINE + NEWS + SUMS)
+    told = [(line["query"], line["batch"]) for line in said]
+    names = ("orders.files", "orders.news", "orders.sums")
+    assert sorted(told) == [(name, batch) for name in names for batch in range(3)]
+    news = [json.loads(data) for data in payloads(js, "NEWS")]
+    assert sorted(order["id"] for order in news) == [
+        n for n in range(1, ORDERS + 1) if n % 100 >= 50
+    ]
+    sums = payloads(js, "SUMS")
+    assert len(sums) == 6  # of even and odd ones, after each batch
+    assert {int(data) for data in sums[-2:]} == {
+        sum(n % 100 for n in range(first, ORDERS + 1, 2)) for first in (1, 2)
+    }
+
+
+def test_a_shared_batch_that_is_done_again_is_published_once(
+    spark: SparkSession, js: JetStream, run_here: Run, tmp_path: Path
+) -> None:
+    js.create_stream(name="ORDERS", subjects=["orders.*"])
+    js.create_stream(name="NEWS", subjects=["news.*"])
+    publish(js, 1, 100)
+    text = (PIPELINE + NEWS).replace("[pipeline]", "[pipeline]\nshared = true")
+    # The very same rows a second time: they are not taken for the first.
+    text += '[sink.again]\nfrom = "big"\nstream = "NEWS"\nexactlyOnce = "ledger"\n'
+    assert [line["rows"] for line in run_here(text)] == [100]
+    before = sorted(payloads(js, "NEWS"))
+    assert len(before) == 100  # fifty, by two sinks
+    for file in (tmp_path / "checkpoints" / "_shared" / "commits").glob("*0*"):
+        file.unlink()
+    assert [line["rows"] for line in run_here(text)] == [100]
+    assert sorted(payloads(js, "NEWS")) == before
+    assert ids(spark, tmp_path / "lines") == list(range(1, 101))
 
 
 def test_lost_messages_end_the_command_with_their_range_and_a_status_of_their_own(

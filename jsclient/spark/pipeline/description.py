@@ -48,7 +48,7 @@ _FILES = ("error", "append", "overwrite", "ignore")
 FORMATS: Mapping[str, Format] = {
     "parquet": Format(("append",), _FILES, has_path=True),
     "delta": Format(("append", "complete"), _FILES, has_path=True),
-    "jetstream": Format(("append", "update"), ("append",)),
+    "jetstream": Format(("append", "update", "complete"), ("append",)),
     "console": Format(("append", "update", "complete"), ("append",)),
     "noop": Format(("append", "update", "complete"), ("overwrite", "append")),
 }

@@ -9,9 +9,10 @@ the messages, and of files each batch has a folder that the second write replace
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ..ledger import DEFAULT_BUCKET
 from .description import AVAILABLE_NOW, Pipeline, Query, Sink
 from .frames import add_transforms
 
@@ -69,6 +70,16 @@ def write(frame: DataFrame, sink: Sink, *, batch: int | None = None) -> None:
     writer.mode(mode).save(path)
 
 
+def _told_apart(sink: Sink) -> Sink:
+    """The sink with a ledger of its own: ids and ledgers are by query, which is one."""
+    if sink.format != "jetstream":
+        return sink
+    named = {key.lower(): value for key, value in sink.options.items()}
+    others = {k: v for k, v in sink.options.items() if k.lower() != "ledger"}
+    ledger = f"{named.get('ledger', DEFAULT_BUCKET)}-{sink.name}"
+    return replace(sink, options={**others, "ledger": ledger})
+
+
 # These are pickled when the session is remote.
 
 
@@ -92,6 +103,7 @@ class _WriteShared:
             frame.createOrReplaceTempView(source.name)
             add_transforms(frame.sparkSession, self.pipeline)
             for sink in self.pipeline.sinks:
-                write(frame.sparkSession.table(sink.origin), sink, batch=batch)
+                rows = frame.sparkSession.table(sink.origin)
+                write(rows, _told_apart(sink), batch=batch)
         finally:
             frame.unpersist()
