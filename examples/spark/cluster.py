@@ -1,8 +1,9 @@
 """The same pipeline on a cluster: `python examples/spark/cluster.py`.
 
 A standalone Spark master and two workers are started on this machine, each a process of
-its own, from what pip has installed; the pipeline is given to them by spark-submit. All
-of it ends with this program, whatever happens to it.
+its own, from what pip has installed; the pipeline is given to them by spark-submit,
+with what else stands on the command line. All of it ends with this program, whatever
+happens to it.
 """
 
 import argparse
@@ -24,7 +25,7 @@ HERE = Path(__file__).parent
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 
 
-def submit(master: str, env: dict[str, str]) -> int:
+def submit(master: str, others: list[str], env: dict[str, str]) -> int:
     """Runs the pipeline on a cluster; its exit status."""
     settings = [
         word
@@ -32,7 +33,7 @@ def submit(master: str, env: dict[str, str]) -> int:
         for word in ("--conf", f"{name}={value}")
     ]
     program = [str(HERE / "submit.py"), str(HERE / "orders.toml"), "--once"]
-    command = [str(SUBMIT), "--master", master, *settings, *program]
+    command = [str(SUBMIT), "--master", master, *settings, *others, *program]
     # The workers are on this machine: they use the same interpreter and packages.
     env = {**os.environ, **env, "PYSPARK_PYTHON": sys.executable}
     return subprocess.run(command, env=env).returncode
@@ -42,7 +43,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="a pipeline on a cluster")
     parser.add_argument("--orders", type=int, default=200_000, metavar="N")
     parser.add_argument("--master", metavar="URL", help="of a cluster that runs")
-    options = parser.parse_args()
+    options, others = parser.parse_known_args()
     with contextlib.ExitStack() as stack:
         url = os.environ.get("NATS_URL")
         if not url:
@@ -53,7 +54,7 @@ def main() -> int:
         if not master:
             master = stack.enter_context(standalone.run(workers=2)).url
             print(f"{master}: a master and two workers", flush=True)
-        status = submit(master, {"NATS_URL": url, "FOLDER": folder})
+        status = submit(master, others, {"NATS_URL": url, "FOLDER": folder})
         if status:
             return status
         is_right = orders.show(js, folder, options.orders)
