@@ -166,8 +166,7 @@ class Pushing:
             if inbox.gaps:
                 del inbox.gaps[0]
         while inbox.stalls:
-            headers = inbox.stalls[0].headers
-            subject = None if headers is None else headers.get("Nats-Consumer-Stalled")
+            subject = _stalled_on(inbox.stalls[0])
             # A request that is here is not lost: it is answered in its turn.
             if subject and not inbox.holds_request(subject):
                 machine.asked(subject, self._place())
@@ -271,3 +270,12 @@ class Pushing:
         # No cycles: what it held for the user goes when the user lets go of it.
         self.inbox.on_due = None
         self.deadline = math.inf
+
+
+def _stalled_on(heartbeat: Msg) -> str | None:
+    """Where a stalled consumer waits for an answer; None if nobody can tell."""
+    try:
+        headers = heartbeat.headers
+    except errors.BadHeadersError:
+        return None
+    return None if headers is None else headers.get("Nats-Consumer-Stalled")

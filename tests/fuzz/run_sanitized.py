@@ -19,17 +19,22 @@ ROOT = Path(__file__).parents[2]
 STAGE = ROOT / "build" / "sanitize"
 LIBRARIES = ("libasan.so", "libubsan.so")
 CORE_TESTS = (
+    "acks",
     "allocation_failure",
+    "batch",
     "headers",
     "helm",
     "inbox",
+    "lane",
     "link",
     "metadata",
     "msg",
+    "ordered_inbox",
     "outbox",
     "parser",
     "parser_oracle",
     "pub_ack",
+    "push_inbox",
     "replies",
 )
 

@@ -182,6 +182,21 @@ def test_a_heartbeat_with_the_stalled_header_is_responded_to_as_flow_control() -
         assert scene.sub.pending_messages == 2
 
 
+def test_a_heartbeat_with_malformed_headers_harms_nothing() -> None:
+    def heartbeat(to: To) -> bytes:
+        block = (
+            b"NATS/1.0 100 Idle Heartbeat\r\nNats-Consumer-Stalled: fc.1\r\nx\r\n\r\n"
+        )
+        head = f"HMSG d {to.sid} {len(block)} {len(block)}\r\n".encode()
+        return head + block + b"\r\n"
+
+    with pushing(PushDesk()) as scene:
+        scene.send(heartbeat, message(1))
+        assert numbers(scene, 1) == [1]
+        assert scene.desk.answers == []
+        assert scene.nc.is_connected
+
+
 def test_a_consumer_that_stalls_because_the_user_is_slow_waits_for_him() -> None:
     with pushing(PushDesk()) as scene:
         scene.send(message(1), request("fc.1"), message(2))
