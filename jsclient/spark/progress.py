@@ -17,7 +17,8 @@ def lag(query: StreamingQuery) -> int | None:
     """How many messages the streams had that the query's last batch did not reach.
 
     They are counted by sequences, so messages that were deleted or that the filter
-    passes over count too. None before the first batch, and without a stream.
+    passes over count too. None before the first batch, without a stream, and before
+    Spark 4.2, which does not tell where a stream ends.
     """
     progress = query.lastProgress
     return None if progress is None else lag_of(progress)
@@ -28,7 +29,8 @@ def lag_of(progress: StreamingQueryProgress) -> int | None:
     found = []
     for source in progress.sources:
         reached, latest = _offset(source.endOffset), _offset(source.latestOffset)
-        if reached is not None and latest is not None:
+        # Older Sparks say instead how far the batch got, which has its partitions.
+        if reached is not None and latest is not None and "parts" not in latest:
             found.append(max(0, int(latest["next"]) - int(reached["next"])))
     return sum(found) if found else None
 

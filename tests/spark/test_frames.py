@@ -94,6 +94,7 @@ def offsets(end: str | None, latest: str | None) -> SimpleNamespace:
         ([('{"next": 10}', '{"next": 15}')], 5),
         ([('{"next": 10}', '{"next": 10}'), ('{"next": 1}', '{"next": 3}')], 2),
         ([('{"next": 10}', None)], None),
+        ([('{"next": 10, "parts": 1}', '{"next": 10, "parts": 1}')], None),
         ([("{'next': 10}", "{'next': 15}")], 5),
         ([("7", "9")], None),
         ([("[1]", "{")], None),
