@@ -7,9 +7,9 @@ from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
-from . import consumer as consumers_api
+from . import _consumer_verbs as consumers_api
+from . import _stream_verbs as streams_api
 from . import publisher, subscribing
-from . import stream as streams_api
 from ._api import Api, Listing, api_prefix, literal_prefix
 from ._core import PubAck, check_subject
 from ._engine.arguments import (
@@ -498,7 +498,12 @@ class JetStream:
         self, subject: str | None = None, *, timeout: Seconds | None = None
     ) -> Listing[Stream]:
         """Every stream, or those whose subjects overlap one."""
-        return streams_api.listing(self._api, subject=subject, timeout=timeout)
+        return streams_api.listing(
+            self._api,
+            lambda info: Stream(self._api, info),
+            subject=subject,
+            timeout=timeout,
+        )
 
     def stream_names(
         self, subject: str | None = None, *, timeout: Seconds | None = None
@@ -582,7 +587,12 @@ class JetStream:
         self, stream: str, *, timeout: Seconds | None = None
     ) -> Listing[Consumer]:
         """Every consumer of a stream."""
-        return consumers_api.listing(self._api, stream, timeout=timeout)
+        return consumers_api.listing(
+            self._api,
+            stream,
+            lambda info: Consumer(self._api, info),
+            timeout=timeout,
+        )
 
     def consumer_names(
         self, stream: str, *, timeout: Seconds | None = None

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import errors
 from ._api import Api
+from ._consumer_verbs import fetch_info
 from ._core import ConsumerInbox, Msg, OrderedIterator, PushInbox
 from ._engine.arguments import Seconds, integer, pending_limit, seconds, unique_name
 from ._engine.push import Delivery
 from ._io.pushing import Pushing
 from .config import ConsumerConfig
-from .consumer import fetch_info
 from .consuming import ConsumeHandle, new_courier
 from .events import ConsumerWarning
 from .info import ConsumerInfo

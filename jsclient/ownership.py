@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from time import monotonic
 
-from . import consumer as consumers_api
+from . import _consumer_verbs as consumers_api
 from . import errors, events
 from ._api import Api
 from ._engine.arguments import Seconds

@@ -245,7 +245,7 @@ class PushSubscription:
 
     def consumer_info(self, *, timeout: Seconds | None = None) -> ConsumerInfo:
         """What the server says of the consumer now."""
-        from .consumer import fetch_info
+        from ._consumer_verbs import fetch_info
 
         return fetch_info(
             self._api, self.stream_name, self.consumer_name, timeout=timeout

@@ -15,9 +15,9 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from . import consumer as consumers_api
+from . import _consumer_verbs as consumers_api
+from . import _stream_verbs as streams_api
 from . import errors
-from . import stream as streams_api
 from ._api import Api
 from ._engine.arguments import flag, integer, pending_limit, text, unique_name
 from ._engine.subscribe_rules import Wish, check_wish, filters_of, find_mismatch

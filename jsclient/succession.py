@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
-from . import consumer as consumers_api
+from . import _consumer_verbs as consumers_api
 from . import errors
 from ._api import Api
 from ._core import (

@@ -1,0 +1,229 @@
+"""What is asked of the server about consumers, for every handle that offers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, TypeVar
+
+from ._api import Api, Listing, Needs, level_header
+from ._engine.arguments import Seconds, integer, unique_name
+from ._engine.values import check_group, check_name, check_time, format_time
+from .config import ConsumerConfig, consumer_config
+from .errors import ServerError
+from .info import ConsumerInfo, PauseInfo
+from .jetstream_errors import UnsupportedByServerError
+
+T = TypeVar("T")
+
+PAUSE: Needs = [("pausing a consumer", (2, 11, 0))]
+UNPIN: Needs = [("unpinning a priority group", (2, 11, 0))]
+RESET: Needs = [("resetting a consumer", (2, 14, 0))]
+
+
+def fetch_info(
+    api: Api, stream: str, name: str, *, timeout: Seconds | None = None
+) -> ConsumerInfo:
+    """What the server says of a consumer."""
+    check_name(stream, "stream name")
+    check_name(name, "consumer name")
+    doing = f"look up consumer {name!r} of stream {stream!r}"
+    answer = api.call(
+        f"CONSUMER.INFO.{stream}.{name}", doing=doing, timeout=timeout, is_safe=True
+    )
+    return info_of(answer, doing)
+
+
+def info_of(answer: Any, doing: str) -> ConsumerInfo:
+    """The consumer that an answer tells of; ServerError if it tells of none."""
+    if isinstance(answer, dict):
+        info = ConsumerInfo.from_api(answer)
+        if info.name and info.stream_name:
+            return info
+    raise ServerError(f"{doing}: the answer tells of no consumer")
+
+
+def create(
+    api: Api,
+    stream: str,
+    config: ConsumerConfig | None,
+    fields: dict[str, Any],
+    *,
+    action: str,
+    pedantic: bool = False,
+    timeout: Seconds | None = None,
+) -> ConsumerInfo:
+    """Makes a consumer: `action` is "create", or "" to make or change it."""
+    check_name(stream, "stream name")
+    return _send(
+        api, stream, consumer_config(config, **fields), action, pedantic, timeout
+    )
+
+
+def update(
+    api: Api,
+    stream: str,
+    name: str,
+    fields: dict[str, Any],
+    *,
+    timeout: Seconds | None = None,
+) -> ConsumerInfo:
+    """Changes fields of a consumer; what is not named, known to us or not, stays."""
+    # Raises for what cannot be a field, before anything is sent.
+    consumer_config(**fields)
+    left = api.countdown(timeout)
+    current = fetch_info(api, stream, name, timeout=left()).config
+    return _send(api, stream, current.with_changes(**fields), "update", False, left())
+
+
+def _send(
+    api: Api,
+    stream: str,
+    config: ConsumerConfig,
+    action: str,
+    pedantic: bool,
+    timeout: Seconds | None,
+) -> ConsumerInfo:
+    config.validate()
+    needs = config.needs()
+    api.refuse_too_new(needs)
+    name = config.name or config.durable_name or unique_name()[:8]
+    wire = {**config.to_api(), "name": name}
+    subject = f"CONSUMER.CREATE.{stream}.{name}"
+    if wire.get("filter_subject"):
+        subject += f".{wire['filter_subject']}"
+    body: dict[str, Any] = {"stream_name": stream, "config": wire}
+    if action:
+        body["action"] = action
+    if pedantic:
+        body["pedantic"] = True
+    verb = {"create": "create", "update": "update"}.get(action, "create or update")
+    doing = f"{verb} consumer {name!r} of stream {stream!r}"
+    # The name is fixed here: a second try finds what the first one made.
+    answer = api.call(
+        subject,
+        body,
+        doing=doing,
+        timeout=timeout,
+        is_safe=True,
+        headers=level_header(needs),
+    )
+    info = info_of(answer, doing)
+    if config.filter_subjects and not info.config.filter_subjects:
+        # Servers before 2.10 drop the field silently: this consumer gets everything.
+        raise UnsupportedByServerError(
+            "filter_subjects", (2, 10, 0), api.loop.info.version
+        )
+    return info
+
+
+def delete(api: Api, stream: str, name: str, *, timeout: Seconds | None = None) -> None:
+    """Deletes a consumer."""
+    check_name(stream, "stream name")
+    check_name(name, "consumer name")
+    api.call(
+        f"CONSUMER.DELETE.{stream}.{name}",
+        doing=f"delete consumer {name!r} of stream {stream!r}",
+        timeout=timeout,
+    )
+
+
+def listing(
+    api: Api,
+    stream: str,
+    of: Callable[[ConsumerInfo], T],
+    *,
+    timeout: Seconds | None = None,
+) -> Listing[T]:
+    """The consumers of a stream, each as what `of` makes of it."""
+    check_name(stream, "stream name")
+    doing = f"list the consumers of stream {stream!r}"
+    return api.pages(
+        f"CONSUMER.LIST.{stream}",
+        "consumers",
+        lambda entry: of(info_of(entry, doing)),
+        doing=doing,
+        timeout=timeout,
+    )
+
+
+def names(api: Api, stream: str, *, timeout: Seconds | None = None) -> Listing[str]:
+    """The names of every consumer of a stream."""
+    check_name(stream, "stream name")
+    return api.pages(
+        f"CONSUMER.NAMES.{stream}",
+        "consumers",
+        str,
+        doing=f"list the consumers of stream {stream!r}",
+        timeout=timeout,
+    )
+
+
+def pause(
+    api: Api,
+    stream: str,
+    name: str,
+    until: datetime | str | None,
+    *,
+    timeout: Seconds | None = None,
+) -> PauseInfo:
+    """Pauses a consumer until that time; None resumes it."""
+    check_name(stream, "stream name")
+    check_name(name, "consumer name")
+    api.refuse_too_new(PAUSE)
+    body = None
+    if until is not None:
+        body = {"pause_until": format_time(check_time(until, "until"))}
+    answer = api.call(
+        f"CONSUMER.PAUSE.{stream}.{name}",
+        body,
+        doing=f"{'resume' if until is None else 'pause'} consumer {name!r} "
+        f"of stream {stream!r}",
+        timeout=timeout,
+        is_safe=True,
+    )
+    return PauseInfo.from_api(answer)
+
+
+def reset(
+    api: Api,
+    stream: str,
+    name: str,
+    seq: int | None,
+    *,
+    timeout: Seconds | None = None,
+) -> ConsumerInfo:
+    """Sets a consumer back to its ack floor, or to a sequence."""
+    check_name(stream, "stream name")
+    check_name(name, "consumer name")
+    api.refuse_too_new(RESET)
+    doing = f"reset consumer {name!r} of stream {stream!r}"
+    answer = api.call(
+        f"CONSUMER.RESET.{stream}.{name}",
+        None if seq is None else {"seq": integer(seq, "seq", least=0)},
+        doing=doing,
+        timeout=timeout,
+    )
+    return info_of(answer, doing)
+
+
+def unpin(
+    api: Api,
+    stream: str,
+    name: str,
+    group: str,
+    *,
+    timeout: Seconds | None = None,
+) -> None:
+    """Takes the pin of a priority group from the client that has it."""
+    check_name(stream, "stream name")
+    check_name(name, "consumer name")
+    check_group(group, "group")
+    api.refuse_too_new(UNPIN)
+    api.call(
+        f"CONSUMER.UNPIN.{stream}.{name}",
+        {"group": group},
+        doing=f"unpin group {group!r} of consumer {name!r} of stream {stream!r}",
+        timeout=timeout,
+        is_safe=True,
+    )

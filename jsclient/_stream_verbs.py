@@ -1,0 +1,257 @@
+"""What is asked of the server about streams, for every handle that offers it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ._api import Api, Listing, level_header
+from ._core import check_filter
+from ._engine import reading
+from ._engine.arguments import Seconds, integer
+from ._engine.values import check_name, duration_ns
+from .config import StreamConfig, stream_config
+from .errors import InvalidArgumentError, ServerError
+from .info import StreamInfo
+from .jetstream_errors import StreamNotFoundError
+
+T = TypeVar("T")
+
+
+def fetch_info(
+    api: Api,
+    name: str,
+    *,
+    subjects: str | None = None,
+    deleted_details: bool = False,
+    timeout: Seconds | None = None,
+) -> StreamInfo:
+    """What the server says of a stream; all pages of its subjects, if asked for."""
+    check_name(name, "stream name")
+    body: dict[str, Any] = {}
+    if deleted_details:
+        body["deleted_details"] = True
+    if subjects is not None:
+        check_filter(subjects, "subjects")
+        body["subjects_filter"] = subjects
+    doing = f"look up stream {name!r}"
+    left = api.countdown(timeout)
+    counts: dict[str, Any] = {}
+    offset = 0
+    while True:
+        page = {**body, "offset": offset} if offset else body
+        answer = api.call(
+            f"STREAM.INFO.{name}",
+            page or None,
+            doing=doing,
+            timeout=left(),
+            is_safe=True,
+        )
+        state = reading.mapping(answer, "state")
+        found = reading.mapping(state, "subjects")
+        counts.update(found)
+        offset += len(found)
+        if subjects is None or not found or offset >= reading.integer(answer, "total"):
+            break
+    if subjects is not None:
+        answer = {**answer, "state": {**state, "subjects": counts}}
+    return info_of(answer, doing)
+
+
+def info_of(answer: Any, doing: str) -> StreamInfo:
+    """The stream that an answer tells of; ServerError if it tells of none."""
+    if isinstance(answer, dict):
+        info = StreamInfo.from_api(answer)
+        if info.config.name:
+            return info
+    raise ServerError(f"{doing}: the answer tells of no stream")
+
+
+def create(
+    api: Api,
+    config: StreamConfig | None,
+    fields: dict[str, Any],
+    *,
+    pedantic: bool = False,
+    timeout: Seconds | None = None,
+) -> StreamInfo:
+    """Makes a stream; making the same one again is fine."""
+    return _send(api, "CREATE", stream_config(config, **fields), pedantic, timeout)
+
+
+def update(
+    api: Api,
+    name: str,
+    fields: dict[str, Any],
+    *,
+    pedantic: bool = False,
+    timeout: Seconds | None = None,
+) -> StreamInfo:
+    """Changes fields of a stream; what is not named, known to us or not, stays."""
+    # Raises for what cannot be a field, before anything is sent.
+    stream_config(**fields)
+    left = api.countdown(timeout)
+    wanted = fetch_info(api, name, timeout=left()).config.with_changes(**fields)
+    age = duration_ns(wanted.max_age or 0, "max_age")
+    window = duration_ns(wanted.duplicate_window or 0, "duplicate_window")
+    if "duplicate_window" not in fields and 0 < age < window:
+        # It cannot be longer than the new age: the server fills it in again.
+        wanted.duplicate_window = None
+    return _send(api, "UPDATE", wanted, pedantic, left())
+
+
+def create_or_update(
+    api: Api,
+    config: StreamConfig | None,
+    fields: dict[str, Any],
+    *,
+    pedantic: bool = False,
+    timeout: Seconds | None = None,
+) -> StreamInfo:
+    """Changes a stream, or makes it if there is none."""
+    wanted = stream_config(config, **fields)
+    wanted.validate()
+    left = api.countdown(timeout)
+    try:
+        return update(
+            api,
+            wanted.name or "",
+            given_fields(wanted),
+            pedantic=pedantic,
+            timeout=left(),
+        )
+    except StreamNotFoundError:
+        return _send(api, "CREATE", wanted, pedantic, left())
+
+
+def given_fields(config: StreamConfig) -> dict[str, Any]:
+    """The fields that a configuration sets."""
+    return {
+        field.name: value
+        for field in dataclasses.fields(config)
+        if (value := getattr(config, field.name)) is not None and field.name != "extra"
+    }
+
+
+def _send(
+    api: Api,
+    verb: str,
+    config: StreamConfig,
+    pedantic: bool,
+    timeout: Seconds | None,
+) -> StreamInfo:
+    config.validate()
+    needs = config.needs()
+    api.refuse_too_new(needs)
+    body = config.to_api()
+    if pedantic:
+        body["pedantic"] = True
+    doing = f"{verb.lower()} stream {config.name!r}"
+    answer = api.call(
+        f"STREAM.{verb}.{config.name}",
+        body,
+        doing=doing,
+        timeout=timeout,
+        is_safe=True,
+        headers=level_header(needs),
+    )
+    return info_of(answer, doing)
+
+
+def delete(api: Api, name: str, *, timeout: Seconds | None = None) -> None:
+    """Deletes a stream."""
+    check_name(name, "stream name")
+    api.call(f"STREAM.DELETE.{name}", doing=f"delete stream {name!r}", timeout=timeout)
+
+
+def purge(
+    api: Api,
+    name: str,
+    *,
+    subject: str | None = None,
+    sequence: int | None = None,
+    keep: int | None = None,
+    timeout: Seconds | None = None,
+) -> int:
+    """Deletes messages of a stream and returns how many."""
+    check_name(name, "stream name")
+    if sequence is not None and keep is not None:
+        raise InvalidArgumentError("give sequence or keep, not both")
+    body: dict[str, Any] = {}
+    if subject is not None:
+        check_filter(subject, "subject")
+        body["filter"] = subject
+    if sequence is not None:
+        body["seq"] = integer(sequence, "sequence", least=0)
+    if keep is not None:
+        body["keep"] = integer(keep, "keep", least=0)
+    answer = api.call(
+        f"STREAM.PURGE.{name}",
+        body or None,
+        doing=f"purge stream {name!r}",
+        timeout=timeout,
+        is_safe=True,
+    )
+    return reading.integer(answer, "purged")
+
+
+def delete_msg(
+    api: Api,
+    name: str,
+    seq: int,
+    *,
+    secure: bool = False,
+    timeout: Seconds | None = None,
+) -> None:
+    """Deletes one message of a stream."""
+    check_name(name, "stream name")
+    body: dict[str, Any] = {"seq": integer(seq, "seq", least=1)}
+    if not secure:
+        body["no_erase"] = True
+    api.call(
+        f"STREAM.MSG.DELETE.{name}",
+        body,
+        doing=f"delete message {seq} of stream {name!r}",
+        timeout=timeout,
+    )
+
+
+def listing(
+    api: Api,
+    of: Callable[[StreamInfo], T],
+    *,
+    subject: str | None = None,
+    timeout: Seconds | None = None,
+) -> Listing[T]:
+    """The streams, each as what `of` makes of it; only those of a subject, if given."""
+    doing = "list the streams"
+    return api.pages(
+        "STREAM.LIST",
+        "streams",
+        lambda entry: of(info_of(entry, doing)),
+        body=_overlapping(subject),
+        doing=doing,
+        timeout=timeout,
+    )
+
+
+def names(
+    api: Api, *, subject: str | None = None, timeout: Seconds | None = None
+) -> Listing[str]:
+    """The names of every stream, or of those whose subjects overlap one."""
+    return api.pages(
+        "STREAM.NAMES",
+        "streams",
+        str,
+        body=_overlapping(subject),
+        doing="list the streams",
+        timeout=timeout,
+    )
+
+
+def _overlapping(subject: str | None) -> dict[str, str] | None:
+    if subject is None:
+        return None
+    check_filter(subject, "subject")
+    return {"subject": subject}
