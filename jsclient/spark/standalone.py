@@ -7,7 +7,8 @@
 
 It is for trying out and testing what a cluster does that `local[2]` does not: executors
 are processes of their own, and can be lost. It listens on the loopback only, on free
-ports, and its processes end with the one that started it, even if that is killed.
+ports, and its processes end with the one that started it, even if that is killed. It
+needs a POSIX system.
 """
 
 from __future__ import annotations

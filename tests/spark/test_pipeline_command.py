@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -67,6 +68,7 @@ def test_a_signal_ends_it_after_the_running_batch_and_the_rest_is_done_next_time
         env={**os.environ, **spark_environment},
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     ) as process:
         assert process.stderr is not None
         batches = []
@@ -74,7 +76,8 @@ def test_a_signal_ends_it_after_the_running_batch_and_the_rest_is_done_next_time
             if line.startswith("{"):
                 batches.append(json.loads(line))
                 if len(batches) == 2:
-                    process.send_signal(signal.SIGINT)
+                    # As a terminal does it: Spark's processes get it too.
+                    os.killpg(process.pid, signal.SIGINT)
             assert "Traceback" not in line
     assert process.returncode == 0
     assert [batch["batch"] for batch in batches] == list(range(len(batches)))
@@ -126,3 +129,23 @@ def test_without_java_it_says_how_to_get_it(
     assert answer.returncode == 1
     assert answer.stderr.startswith("jsclient: Spark needs Java 17 or newer")
     assert answer.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("delta") is not None, reason="delta is installed"
+)
+def test_a_table_of_delta_needs_its_package(
+    file: Path, spark_environment: dict[str, str]
+) -> None:
+    file.write_text(RATES.replace("parquet", "delta"))
+    answer = subprocess.run(
+        [sys.executable, "-m", "jsclient", "pipeline", "run", str(file)],
+        env={**os.environ, **spark_environment, "NATS_URL": "nats://127.0.0.1:1"},
+        capture_output=True,
+        text=True,
+    )
+    assert answer.returncode == 2
+    assert answer.stderr == (
+        f"jsclient: {file}: [sink.files] format: delta needs a package: "
+        "pip install delta-spark\n"
+    )
