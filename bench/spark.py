@@ -1,4 +1,4 @@
-"""How fast Spark reads a stream, and what that costs Python, the JVM and the server.
+"""How fast Spark reads and writes a stream, and what that costs which process.
 
     python -m bench.spark                  # 200,000 and 2,000,000 messages of 128 bytes
     python -m bench.spark --messages 200000 --runs 5 --json bench/results/spark.json
@@ -8,6 +8,10 @@ noop sink, after one run that is not counted; the table shows the best rate and 
 median CPU time per row. `raw` drains the stream with the client alone, `rate` is a
 source of Spark's own without Python, and `tuples` is a source as one would write it
 first: a row object per message.
+
+`sink` writes as many rows with ids of their content to a stream on disk, `floor` is the
+bare C program of the benchmark, which publishes messages with ids to the same stream,
+and `columns` the client alone.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +29,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jsclient
+from bench.clients import compiled
 from bench.facts import machine
+from bench.peers.meter import STORED
+from bench.peers.meter import STREAM as FLOOR_STREAM
 from jsclient.server import run
 
 if TYPE_CHECKING:
@@ -112,6 +120,54 @@ def cells(
         yield "rate", parts, rate(parts)
 
 
+def store(
+    spark: SparkSession, url: str, count: int, size: int, parts: int
+) -> Callable[[], None]:
+    """The work of writing rows of different content to the floor's stream."""
+    rows = spark.range(0, count, 1, parts).selectExpr(
+        f"lpad(CAST(id AS STRING), {size}, 'x') AS data"
+    )
+    given = {"servers": url, "stream": FLOOR_STREAM, "subject": STORED}
+
+    def work() -> None:
+        rows.write.format("jetstream").options(**given).mode("append").save()
+
+    return work
+
+
+def empty(url: str) -> None:
+    """Makes the stream of the floor anew, on disk."""
+    with jsclient.connect(url) as nc:
+        js = nc.jetstream()
+        if FLOOR_STREAM in js.stream_names():
+            js.delete_stream(FLOOR_STREAM)
+        js.create_stream(name=FLOOR_STREAM, subjects=[STORED])
+
+
+def floor(url: str, count: int, size: int) -> dict[str, float]:
+    """What the C program says of publishing messages with ids."""
+    command = [str(compiled("floor.c")), url, "jsrows", str(count), str(size)]
+    answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=300)
+    found: dict[str, float] = json.loads(answer.stdout or b"{}")
+    return found
+
+
+def store_alone(url: str, count: int, size: int) -> tuple[float, float]:
+    """Seconds, and CPU seconds of this process, to write them without Spark."""
+    from bench.peers.jsclient_worker import ROWS, numbered_rows
+
+    batches = [
+        numbered_rows(first, min(ROWS, count - first), size)
+        for first in range(0, count, ROWS)
+    ]
+    with jsclient.connect(url) as nc:
+        began, spent = time.perf_counter(), time.process_time()
+        nc.jetstream().publish_columns(
+            batches, content_ids="bench-0-0-", expected_stream=FLOOR_STREAM
+        )
+        return time.perf_counter() - began, time.process_time() - spent
+
+
 def drain(url: str, count: int) -> tuple[float, float]:
     """Seconds, and CPU seconds of this process, to read the stream without Spark."""
     with jsclient.connect(url) as nc:
@@ -189,6 +245,10 @@ def bench(
         jvm = gateway.proc.pid
         assert server.pid is not None
         server_pid = server.pid
+
+        def look() -> dict[str, float]:
+            return cpu(jvm, server_pid)
+
         print(f"{'messages':>9} {'cell':>9} {'parts':>5} {'rows/s':>9}", end="")
         print(f" {'python':>7} {'jvm':>7} {'server':>7}  us of CPU per row")
         for count in counts:
@@ -202,12 +262,51 @@ def bench(
             )
             show(results[-1])
             for name, parts, work in cells(spark, server.url, count, splits, folder):
-                found = [
-                    measure(work, lambda: cpu(jvm, server_pid)) for _ in range(runs + 1)
-                ]
+                found = [measure(work, look) for _ in range(runs + 1)]
                 results.append(summary(count, name, parts, found[1:]))
                 show(results[-1])
+        count = min(counts)
+        for line in sink_lines(spark, server.url, count, size, runs, splits, look):
+            results.append(line)
+            show(line)
     return {"machine": machine(), "size": size, "runs": runs, "results": results}
+
+
+def sink_lines(
+    spark: SparkSession,
+    url: str,
+    count: int,
+    size: int,
+    runs: int,
+    splits: Sequence[int],
+    look: Callable[[], dict[str, float]],
+) -> Iterator[dict[str, Any]]:
+    """What writing costs; the stream is made anew before each run."""
+
+    def alone(name: str, samples: Sequence[tuple[float, float]]) -> dict[str, Any]:
+        spent = statistics.median(cpu_time for _, cpu_time in samples)
+        rate = count / min(seconds for seconds, _ in samples)
+        line = {"messages": count, "cell": name, "parts": 1, "rate": rate}
+        return line | {"python": spent / count * 1e6}
+
+    def bare() -> tuple[float, float]:
+        empty(url)
+        found = floor(url, count, size)
+        return found["seconds"], found["cpu_user"] + found["cpu_sys"]
+
+    def columns() -> tuple[float, float]:
+        empty(url)
+        return store_alone(url, count, size)
+
+    yield alone("floor", [bare() for _ in range(runs + 1)][1:])
+    yield alone("columns", [columns() for _ in range(runs + 1)][1:])
+    for parts in splits:
+        work = store(spark, url, count, size, parts)
+        found = []
+        for _ in range(runs + 1):
+            empty(url)
+            found.append(measure(work, look))
+        yield summary(count, "sink", parts, found[1:])
 
 
 def summary(

@@ -1,4 +1,4 @@
-"""The benchmark of the source runs, at a size that says nothing about speed."""
+"""The benchmark of Spark runs, at a size that says nothing about speed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ def test_every_cell_gives_its_figures(
 ) -> None:
     document = bench(spark, [500], runs=1, splits=[1])
     cells = {line["cell"]: line for line in document["results"]}
-    assert set(cells) == {"raw", "consumer", "direct", "tuples", "rate"}
+    assert set(cells) == {
+        *("raw", "consumer", "direct", "tuples", "rate"),
+        *("floor", "columns", "sink"),
+    }
     assert all(line["rate"] > 0 for line in cells.values())
-    for name in ("consumer", "direct", "tuples", "rate"):
+    for name in ("consumer", "direct", "tuples", "rate", "sink"):
         assert {"python", "jvm", "server"} <= set(cells[name])
     assert "consumer" in capsys.readouterr().out
