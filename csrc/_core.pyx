@@ -3742,7 +3742,6 @@ cdef enum:
     ASK_NOTHING = 0
     ASK_ALERT = 1            # unsent bytes wait and nobody has been told yet
     ASK_ROOM = 2             # the outbox is full: nothing was added
-    ASK_LINK = 3             # there is no link: nothing was added
 
 
 @cython.final
@@ -4591,9 +4590,12 @@ cdef class Window(Answers):
     def feed(self, source, double timeout):
         """Publishes what the iterator gives until the window is full or an outcome is due.
 
-        Returns ASK_NOTHING, ASK_ALERT, or ASK_ROOM or ASK_LINK when the next message has to
-        wait for that; it is not lost. Each message gets `timeout` seconds for its ack. Whatever
-        the iterator raises comes out of here.
+        Returns ASK_NOTHING, ASK_ALERT, or ASK_ROOM when the next message has to wait for that.
+        Each message gets `timeout` seconds for its ack.
+
+        What the iterator raises comes out of here, and so does what is wrong with a message,
+        or DisconnectedError without a link: then the message is `pending`, and is tried again
+        by the next call unless `refuse_pending` is called.
         """
         cdef int asked = ASK_NOTHING, result = ASK_NOTHING
         cdef int64_t timeout_ns = <int64_t>(min(timeout, 1e9) * 1e9)
@@ -4609,45 +4611,34 @@ cdef class Window(Answers):
                     self.is_exhausted = True
                     break
             asked = self.add_message(self.pending, timeout_ns)
-            if asked >= ASK_ROOM:
+            if asked == ASK_ROOM:
                 return asked
             result |= asked
             self.pending = None
         return result
 
     cdef int add_message(self, object message, int64_t timeout_ns) except -1:
-        """Publishes one message of `feed`; what is wrong with it becomes its outcome."""
-        cdef bint is_entered = False
+        cdef bint is_added = False
         cdef Span to
         cdef int asked
         cdef object subject, data, holder, headers = None
-        to.at = NULL
-        to.size = 0
+        if self.reason is not None:
+            raise self.reason
+        if len(message) == 3:
+            subject, data, headers = message
+        else:
+            subject, data = message
+        holder = self.outbox.checked_span(subject, &to)
+        self.enter(to, holder, SLOT_WAITING, jsc_now_ns() + timeout_ns)
         try:
-            if self.reason is not None:
-                raise self.reason
-            if len(message) == 3:
-                subject, data, headers = message
-            else:
-                subject, data = message
-            holder = self.outbox.checked_span(subject, &to)
-            self.enter(to, holder, SLOT_WAITING, jsc_now_ns() + timeout_ns)
-            is_entered = True
             asked = self.outbox.add_publish(
                 to, self.last_reply(), data, headers, False, self, True
             )
-            if asked == ASK_ROOM:
+            is_added = asked != ASK_ROOM
+        finally:
+            if not is_added:
                 self.leave()
-            return asked
-        except DisconnectedError:
-            if is_entered:
-                self.leave()
-            return ASK_LINK
-        except Exception as error:
-            if is_entered:
-                self.leave()
-            self.refuse(error)
-            return ASK_NOTHING
+        return asked
 
     cdef int refuse(self, object error) except -1:
         """A publish that is not sent takes its slot with its error."""
@@ -4696,6 +4687,7 @@ cdef class Window(Answers):
         return self.add_row(rows, row, None)
 
     cdef int add_row(self, Rows rows, Py_ssize_t row, object known) except -1:
+        cdef bint is_added = False
         cdef Span to, head, body
         cdef int asked
         cdef Slot *slot
@@ -4714,11 +4706,10 @@ cdef class Window(Answers):
         slot.row = row
         try:
             asked = self.outbox.add_checked(to, self.last_reply(), head, body, False, self, True)
-        except BaseException:
-            self.leave()
-            raise
-        if asked == ASK_ROOM:
-            self.leave()
+            is_added = asked != ASK_ROOM
+        finally:
+            if not is_added:
+                self.leave()
         return asked
 
     # Outcomes -------------------------------------------------------------------------

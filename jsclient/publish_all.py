@@ -41,12 +41,12 @@ def open_window(loop: Loop, limit: int, *, keeps_acks: bool) -> Iterator[Window]
             loop.unsubscribe(sid)
 
 
-def make_way(loop: Loop, asked: int, deadline: float) -> None:
-    """Waits for what the outbox asked for: a link (3) or room (2).
+def make_way(loop: Loop, is_linked: bool, deadline: float) -> None:
+    """Waits for room in the outbox, or for a link if there is none.
 
     Raises UnsentError when the deadline passes.
     """
-    if asked == 3:
+    if not is_linked:
         if not loop.wait(loop.linked, deadline):
             raise UnsentError("there was no link to the server in time")
         loop.check_open()
@@ -123,24 +123,23 @@ def publish_all(
     loop.check_open()
     with open_window(loop, window, keeps_acks=True) as acks:
         while not acks.is_exhausted or len(acks):
-            asked = 0
+            is_linked, asked = True, 0
             try:
                 asked = acks.feed(source, timeout)
             except Exception as error:  # noqa: BLE001 - it is raised in its turn
-                broken = error
-                acks.end_source()
+                if acks.pending is None:
+                    broken = error
+                    acks.end_source()
+                elif isinstance(error, errors.DisconnectedError):
+                    is_linked = False
+                else:
+                    acks.refuse_pending(error)
             if asked == 1:
                 loop.alert()
-            elif asked:
+            elif asked or not is_linked:
                 if stuck_until is None:
                     stuck_until = monotonic() + timeout
-                try:
-                    make_way(loop, asked, stuck_until)
-                except UnsentError as error:
-                    subject = acks.pending[0]
-                    acks.refuse_pending(failure(error, subject, None))
-                except errors.Error as error:
-                    acks.refuse_pending(error)
+                _make_way(loop, acks, is_linked, stuck_until)
                 continue
             stuck_until = None
             if len(acks) and not acks.has_outcome:
@@ -159,6 +158,17 @@ def publish_all(
                 raise stray_answer(acks.stray)
         if broken is not None:
             raise broken
+
+
+def _make_way(loop: Loop, acks: Window, is_linked: bool, deadline: float) -> None:
+    """Waits for what the next message needs; in vain, that is its outcome."""
+    try:
+        make_way(loop, is_linked, deadline)
+    except UnsentError as error:
+        assert acks.pending is not None
+        acks.refuse_pending(failure(error, acks.pending[0], None))
+    except errors.Error as error:
+        acks.refuse_pending(error)
 
 
 def _await_acks(loop: Loop, acks: Window) -> None:

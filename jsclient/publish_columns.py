@@ -146,7 +146,7 @@ class _Run:
         try:
             asked = self._window.fill(rows, self._known_ids)
         except errors.DisconnectedError:
-            self._make_way(3, rows, rows.position)
+            self._make_way(False, rows, rows.position)
         except (errors.InvalidArgumentError, errors.MaxPayloadError) as error:
             self._refuse(rows, rows.position, error)
             rows.position += 1
@@ -168,7 +168,7 @@ class _Run:
         try:
             asked = self._window.publish_row(rows, row)
         except errors.DisconnectedError:
-            self._make_way(3, rows, row)
+            self._make_way(False, rows, row)
             return
         except errors.Error as error:
             self._again.popleft()
@@ -181,13 +181,13 @@ class _Run:
         if asked == 1:
             self._loop.alert()
         elif asked == 2:
-            self._make_way(2, rows, row)
+            self._make_way(True, rows, row)
 
-    def _make_way(self, asked: int, rows: Rows, row: int) -> None:
+    def _make_way(self, is_linked: bool, rows: Rows, row: int) -> None:
         """Waits for a link or for room; the acks that come meanwhile are progress."""
         self._settle()
         try:
-            make_way(self._loop, asked, self._deadline)
+            make_way(self._loop, is_linked, self._deadline)
         except UnsentError as error:
             self._stop(rows, row, failure(error, rows.subject_text(row), None))
         except errors.ForkedError:

@@ -10,19 +10,27 @@ from __future__ import annotations
 
 import importlib
 import sys
+from array import array
 from collections.abc import Callable
+from socket import socketpair
 from typing import Any, NamedTuple
 
 from jsclient._core import (
     Batch,
     BatchInbox,
+    Column,
     Headers,
     Inbox,
+    Link,
     Msg,
+    Offsets,
     OrderedInbox,
     Outbox,
     PullInbox,
     Replies,
+    Rows,
+    Seen,
+    Window,
     encode_headers,
     live_objects,
     parse_metadata,
@@ -148,6 +156,70 @@ def asking(n: int) -> Work:
     def check(done: bool) -> None:
         rig.parser.feed(GLUE)
         assert len(replies) <= 1
+
+    return Work(run, check)
+
+
+def feeding_a_window(n: int) -> Work:
+    rig, outbox = Rig(), Outbox(1 << 20, 1 << 20)
+    near, far = socketpair()
+    outbox.attach(Link(near.fileno()), b"")
+    window = Window(f"W{n}.", outbox, 64, True)
+    rig.routes.add(1, window)
+    source = iter([(f"s.{n}.{number}", b"x" * 999) for number in range(64)])
+    acks = b"".join(
+        b'MSG W%d.%d 1 22\r\n{"stream":"S","seq":7}\r\n' % (n, number)
+        for number in range(63)
+    )
+    acks += b"MSG W%d.63 1 3\r\nodd\r\n" % n
+    taken: list[Any] = []
+
+    def run() -> None:
+        window.feed(source, 60.0)
+        rig.parser.feed(acks)
+        taken.extend(window.take())
+        taken.append(window.take_odd())
+        window.withdraw()  # frames that wait hold their window, and it the outbox
+
+    def check(done: bool) -> None:
+        near.close()
+        far.close()
+        # A message for which there was no memory has that as its outcome.
+        assert not done or len(taken) == 64 or taken[-1][0] == "failed"
+        assert window.outstanding <= len(window) <= 64
+        window.fail_all(ValueError("over"))
+        assert window.outstanding == 0
+        while window.take() or window.take_odd():
+            pass
+        assert len(window) == 0
+        outbox.abandon(RuntimeError)
+
+    return Work(run, check)
+
+
+def publishing_rows(n: int) -> Work:
+    outbox = Outbox(1 << 20, 1 << 20)
+    near, far = socketpair()
+    outbox.attach(Link(near.fileno()), b"")
+    window = Window(f"W{n}.", outbox, 64)
+    count = 40
+    places = array("i", range(0, 10 * count + 1, 10))
+    data = b"".join(b"%010d" % number for number in range(count))
+
+    def run() -> None:
+        seen = Seen()
+        rows = Rows(count, Column(Offsets(places, count), data), f"s.{n}")
+        rows.identify(f"id-{n}-", bytes(16), seen)
+        assert len(seen) == count
+        window.fill(rows, frozenset({b"none"}))
+        window.withdraw()
+        assert all(what in ("unsent", "lost") for _, _, what, _, _ in window.sweep())
+
+    def check(done: bool) -> None:
+        near.close()
+        far.close()
+        assert window.outstanding <= len(window) <= count
+        outbox.abandon(RuntimeError)
 
     return Work(run, check)
 
@@ -322,6 +394,8 @@ def main() -> None:
         publishing,
         decoding,
         asking,
+        feeding_a_window,
+        publishing_rows,
         making,
         putting_back,
         filling_columns,
