@@ -4505,6 +4505,11 @@ cdef class Window(Answers):
         return <double>(self.oldest().due_ns - jsc_now_ns()) * 1e-9
 
     @property
+    def is_sent(self):
+        """Whether the link has begun to take every publish."""
+        return self.begun == self.frames
+
+    @property
     def oldest_row(self):
         """(rows, row) of the oldest publish, if it is one of rows."""
         if self.head < self.tail:

@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 NOT_NOW = (DuplicateInProcessError, JetStreamUnavailableError, NoStreamResponseError)
 
 
+# After so much silence rows with ids are published again, while there is time.
+ACK_PATIENCE = 5.0
+
+
 class Published(NamedTuple):
     """What became of rows that were published."""
 
@@ -92,6 +96,7 @@ class _Run:
         self._known_ids = known_ids
         self._deadline = monotonic() + timeout
         self._count = 0  # rows of the batches before
+        self._is_repeatable = True  # all of them
         self._again: deque[tuple[Rows, int]] = deque()  # rows to publish once more
         self._again_at = 0.0
         self._odds: deque[_OddRow] = deque()  # outcomes to be looked at
@@ -117,6 +122,7 @@ class _Run:
     def publish(self, rows: Rows) -> None:
         """Sends all rows; what the window holds may still be on its way."""
         rows.base, rows.position = self._count, 0
+        self._is_repeatable = self._is_repeatable and rows.is_repeatable
         self._count += rows.count
         # The time that the batch took to come is not the server's.
         self._deadline = monotonic() + self._timeout
@@ -201,15 +207,21 @@ class _Run:
         window = self._window
         window.await_some()
         try:
-            is_ready = self._loop.wait(window, self._deadline)
+            until = min(self._deadline, monotonic() + ACK_PATIENCE)
+            is_ready = self._loop.wait(window, until)
         except errors.ForkedError:
             raise
         except errors.ConnectionClosedError:
             is_ready = True  # each row knows what that means for it
-        if not self._settle() and not is_ready:
-            oldest = window.oldest_row
-            if oldest is not None:
-                self._stop(*oldest, self._silence(*oldest))
+        if self._settle() or is_ready:
+            return
+        oldest = window.oldest_row
+        if monotonic() >= self._deadline and oldest is not None:
+            self._stop(*oldest, self._silence(*oldest))
+        elif self._is_repeatable and window.is_sent:
+            # A leader that falls forgets what it had not stored, and tells nobody.
+            window.give_up()
+            self._settle()
 
     def _silence(self, rows: Rows, row: int) -> errors.Error:
         error = UnansweredError(
@@ -235,9 +247,10 @@ class _Run:
         rows, row, what, answer, subject = odd
         window = self._window
         is_open = window.reason is None
-        if is_open and (what == "unsent" or (what == "lost" and rows.is_repeatable)):
+        is_unknown = what in ("lost", "overdue")
+        if is_open and (what == "unsent" or (is_unknown and rows.is_repeatable)):
             self._again.append((rows, row))
-            if what == "lost":
+            if is_unknown:
                 self._doubts.add(rows.base + row)
             return
         msg_id = rows.id_of(row)

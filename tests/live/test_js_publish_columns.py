@@ -15,7 +15,7 @@ from jsclient import errors
 from jsclient import jetstream_errors as failures
 from jsclient._core import Window
 from jsclient.jetstream import JetStream
-from jsclient.server import Server, run
+from jsclient.server import Cluster, Server, run
 from jsclient.stream import Stream
 from tests.harness.proxy import FaultProxy
 from tests.live.support import PATIENCE, Events, until
@@ -364,6 +364,40 @@ def test_a_killed_server_neither_loses_nor_doubles_rows_with_ids(
         found = contents(made)
         assert len(found) == len(set(found)), "nothing twice"
         assert sorted(found) == list(range(6000)), "nothing lost"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_leaks")
+def test_falling_leaders_neither_lose_nor_double_rows_with_ids() -> None:
+    with run(cluster=3, jetstream=True) as cluster:
+        with jsclient.connect(cluster.urls, reconnect_wait=0.05) as nc:
+            js = nc.jetstream(timeout=PATIENCE)
+            made = stream(js, num_replicas=3, storage="file")
+            trouble = threading.Thread(target=overthrow, args=[cluster, js, made])
+            trouble.start()
+            published = js.publish_columns(
+                slowly(100), content_ids="job-", retries=100, timeout=60.0
+            )
+            trouble.join()
+            assert published.stored + published.duplicates == 10_000
+        with jsclient.connect(cluster.urls) as other:
+            found = contents(other.jetstream(timeout=PATIENCE).stream("S"))
+        assert len(found) == len(set(found)), "nothing twice"
+        assert sorted(found) == list(range(10_000)), "nothing lost"
+
+
+def overthrow(cluster: Cluster, js: JetStream, made: Stream) -> None:
+    """Lets the leader of the stream step down, and kills the next one."""
+    for _ in range(2):
+        time.sleep(0.4)
+        js._api.call("STREAM.LEADER.STEPDOWN.S", doing="move the leader")
+    time.sleep(0.4)
+    info = made.info().cluster
+    leader = cluster.servers[int(info.leader[1:])] if info and info.leader else None
+    if leader is not None:
+        leader.kill()
+        time.sleep(0.5)
+        leader.restart(timeout=PATIENCE)
 
 
 def kill_and_restart(server: Server) -> None:
