@@ -115,7 +115,8 @@ class Bounds:
     def loss(self, offset: Offset, end: int | None = None) -> DataLossError | None:
         """What a reader at an offset has lost, None if nothing.
 
-        Only messages at the front count: holes between others are no loss.
+        Only messages at the front count, and at an end that was known to be there:
+        holes between others are no loss.
         """
         if offset.created != self.created:
             return DataLossError(
@@ -123,11 +124,12 @@ class Bounds:
                 f"{self.created} (the offset is of that from {offset.created}): "
                 f"messages from {offset.next} on are gone. {WHAT_TO_DO}"
             )
-        if offset.next > self.next:
+        known = max(offset.next, offset.next if end is None else end)
+        if known > self.next:
             return DataLossError(
-                f"DATA_LOSS: stream {self.stream!r} ends at {self.next - 1}, but "
-                f"messages up to {offset.next - 1} were read: the server has lost "
-                f"{self.next}..{offset.next - 1}. {WHAT_TO_DO}"
+                f"DATA_LOSS: stream {self.stream!r} ends at {self.next - 1}, but it "
+                f"had messages up to {known - 1}: the server has lost "
+                f"{self.next}..{known - 1}. {WHAT_TO_DO}"
             )
         if offset.next < self.first and (end is None or offset.next < end):
             last = self.first - 1 if end is None else min(self.first, end) - 1

@@ -22,7 +22,7 @@ from .errors import OptionError
 from .offsets import Bounds, Offset, read_offset, split
 from .options import SourceOptions, source_options
 from .reading import read_range
-from .stream import bounds_of, find_stream, matching, place_of_time
+from .stream import bounds_of, caught_up, certain, find_stream, matching, place_of_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,10 +76,11 @@ class Source:
                     "startingTimestampStrategy to latest to wait for the first",
                 )
             return bounds.next if place is None else place
-        return self.place(options.starting_offsets, bounds, "startingOffsets")
+        return self.place(options.starting_offsets, stream, "startingOffsets")
 
-    def place(self, value: str | None, bounds: Bounds, option: str) -> int:
+    def place(self, value: str | None, stream: Stream, option: str) -> int:
         """The sequence that startingOffsets or endingOffsets mean."""
+        bounds = bounds_of(stream.cached_info)
         word = value or ("earliest" if option == "startingOffsets" else "latest")
         if word == "earliest":
             return bounds.first
@@ -96,6 +97,8 @@ class Source:
                     f"{offset.created}; this one was at {bounds.created}",
                 )
             place = offset.next
+        timeout = self.options.connection.request_timeout
+        bounds = bounds_of(caught_up(stream, place, timeout, info=stream.cached_info))
         if place > bounds.next:
             raise OptionError(
                 option, f"{place} is too far: the stream ends at {bounds.next - 1}"
@@ -133,10 +136,15 @@ class Progress:
         self._batch_at = monotonic()  # when there last was something to read
         self._is_prepared = False
 
-    def look(self) -> Stream:
-        """The stream as it is now."""
+    def look(self, known: Offset | None = None) -> Stream:
+        """The stream as it is now, when it is known to have reached an offset."""
         stream = self.source.stream()
-        self.latest = bounds_of(stream.cached_info)
+        end = 0
+        if known is not None and bounds_of(stream.cached_info).created == known.created:
+            end = known.next
+        timeout = self.source.options.connection.request_timeout
+        now = caught_up(stream, end, timeout, info=stream.cached_info)
+        self.latest = bounds_of(now)
         return stream
 
     def reported(self) -> Offset:
@@ -201,7 +209,7 @@ class Progress:
     def end(self, start: Offset, *, is_limited: bool) -> Offset:
         """The end of the batch that starts there: `start` itself if there is none."""
         options = self.source.options
-        stream = self.look()
+        stream = self.look(start)
         bounds = bounds_of(stream.cached_info)
         begin = self.checked(start, bounds)
         self._prepare(stream, begin.next)
@@ -215,7 +223,7 @@ class Progress:
         if options.subject:
             counts = is_limited and self._has_limits
             place = self._passed(begin).next
-            found, total = matching(stream, options.subject, place, counted=counts)
+            found, total = self._matching(stream, place, limit, counted=counts)
             if found is None or found >= limit:
                 self._barren = Offset(begin.stream, begin.created, max(place, limit))
                 return start
@@ -233,6 +241,20 @@ class Progress:
                 limit = min(limit, begin.next + max(1, math.ceil(most * scale)))
         self._batch_at = monotonic()
         return begin.moved(limit, self.source.parts(limit - begin.next))
+
+    def _matching(
+        self, stream: Stream, start: int, end: int, *, counted: bool
+    ) -> tuple[int | None, int | None]:
+        """The next message of our subjects, if it is before `end`, and how many."""
+        options = self.source.options
+        timeout = options.connection.request_timeout
+        subjects = options.subject or ()
+
+        def ask() -> tuple[int | None, int | None] | None:
+            found = matching(stream, subjects, start, counted=counted)
+            return None if found[0] is None else found
+
+        return certain(stream, end, timeout, ask) or (None, 0)
 
     @property
     def _has_limits(self) -> bool:
@@ -264,9 +286,9 @@ class Progress:
         if start == end:
             # Spark before 4.2 tells where a query is by asking for nothing from there.
             return self.source.ranges(end, end.next, 1)
-        if self.latest is None:
-            # A batch is done again after a crash: nobody has looked yet.
-            stream = self.look()
+        if self.latest is None or self.latest.next < end.next:
+            # A batch is done again after a crash: nobody has looked so far.
+            stream = self.look(end)
             self._prepare(stream, end.origin or start.next)
         begin = replace(end, next=end.origin or start.next)
         if end.origin is None and start.created != end.created:

@@ -27,7 +27,7 @@ from . import connecting
 from .errors import OptionError
 from .offsets import Bounds, Offset
 from .rows import Rows
-from .stream import bounds_of, filters, find_stream
+from .stream import bounds_of, caught_up, certain, filters, find_stream
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -80,12 +80,17 @@ class RangeReader:
     ) -> None:
         self.position = offset.next
         self._options = options
+        self._timeout = options.connection.request_timeout
         self._offset = offset
         self._end = end
         self._hole: int | None = None  # that nobody has looked at yet
         self._look_at = 0.0
         self._stream = self._found()
-        self._refuse_loss(bounds_of(self._stream.cached_info), self.position)
+        now = bounds_of(
+            caught_up(self._stream, end, self._timeout, info=self._stream.cached_info)
+        )
+        self._refuse_loss(now, self.position)
+        self._end = min(end, now.next)  # less only if nobody minds the loss
         subjects = options.subject or ()
         self._subjects = subjects or (">",)
         # Several filters are more than a direct get takes: then all are read.
@@ -197,13 +202,12 @@ class RangeReader:
 
     def _consumed(self, consumer: jsclient.Consumer) -> Iterator[pa.RecordBatch]:
         """What one consumer delivers, until the range or its deliveries end."""
-        timeout = self._options.connection.request_timeout
         delivered = 0
         window = self._window()
         with consumer.batches(window, stop_after=self._end - self.position) as batches:
             while self.position < self._end:
                 try:
-                    batch = batches.next(timeout)
+                    batch = batches.next(self._timeout)
                 except (jsclient.TimeoutError, jsclient.SubscriptionClosedError):
                     self._is_covered()
                     return
@@ -253,7 +257,8 @@ class RangeReader:
     def _look_at_hole(self) -> None:
         """Holes are no loss, unless they came while we were reading."""
         if self._hole is not None and self._options.fail_on_data_loss:
-            self._refuse_loss(bounds_of(self._stream.info()), self._hole)
+            now = caught_up(self._stream, self._end, self._timeout)
+            self._refuse_loss(bounds_of(now), self._hole)
         self._hole = None
 
     def _refuse_loss(self, bounds: Bounds, start: int) -> None:
@@ -265,6 +270,14 @@ class RangeReader:
 
     def _missed(self, subjects: Sequence[str]) -> jsclient.StoredMessage | None:
         """The next message of the range, if there is one, as the leader knows it."""
+        found = certain(
+            self._stream, self._end, self._timeout, lambda: self._next(subjects)
+        )
+        if found is None and self._hole is None:
+            self._hole = self.position
+        return found
+
+    def _next(self, subjects: Sequence[str]) -> jsclient.StoredMessage | None:
         found: jsclient.StoredMessage | None = None
         for subject in subjects:
             with contextlib.suppress(jsclient.MessageNotFoundError):
@@ -273,8 +286,6 @@ class RangeReader:
                 )
                 if one.seq < self._end and (found is None or one.seq < found.seq):
                     found = one
-        if found is None and self._hole is None:
-            self._hole = self.position
         return found
 
     def _is_covered(self) -> bool:

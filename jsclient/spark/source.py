@@ -72,7 +72,8 @@ class BatchReader(DataSourceReader):
             place = place_of_time(stream, options.ending_timestamp)
             end = bounds.next if place is None else min(place, bounds.next)
         else:
-            end = source.place(options.ending_offsets, bounds, "endingOffsets")
+            end = source.place(options.ending_offsets, stream, "endingOffsets")
+        bounds = bounds_of(stream.cached_info)
         loss = bounds.loss(start, end)
         if loss is not None:
             if options.fail_on_data_loss:

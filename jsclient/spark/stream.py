@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jsclient
 
@@ -17,11 +18,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "bounds_of",
+    "caught_up",
+    "certain",
     "filters",
     "find_stream",
     "matching",
     "place_of_time",
 ]
+
+
+_T = TypeVar("_T")
+
+PAUSE = 0.05  # between two looks at a leader that is behind
 
 
 def find_stream(js: JetStream, name: str) -> Stream:
@@ -46,6 +54,61 @@ def bounds_of(info: jsclient.StreamInfo) -> Bounds:
         first=max(state.first_seq, 1),
         next=state.last_seq + 1,
     )
+
+
+def caught_up(
+    stream: Stream, end: int, timeout: float, *, info: jsclient.StreamInfo | None = None
+) -> jsclient.StreamInfo:
+    """What the server says of a stream that is known to reach up to before `end`.
+
+    A leader that was elected just now may not have come to know all that is stored: it
+    gets some time for it. If it still tells less then, the messages are gone.
+    """
+    deadline = monotonic() + timeout
+    found = stream.info() if info is None else info
+    while (
+        found.state.last_seq + 1 < end
+        and _replicas(found)
+        and (left := deadline - monotonic()) > 0
+    ):
+        sleep(min(PAUSE, left))  # nobody tells when it has
+        found = stream.info()
+    return found
+
+
+def certain(
+    stream: Stream, end: int, timeout: float, ask: Callable[[], _T | None]
+) -> _T | None:
+    """The answer of a leader that knows all messages before `end`.
+
+    Only the answer that there is nothing is doubtful: of a leader that is new, or was
+    replaced meanwhile.
+    """
+    found = ask()
+    if found is not None or not _replicas(stream.cached_info):
+        return found
+    deadline = monotonic() + timeout
+    while True:
+        before = caught_up(stream, end, deadline - monotonic())
+        found = ask()
+        if found is not None:
+            return found
+        after = stream.info()
+        if _leader(before) == _leader(after) and before.state.last_seq + 1 >= end:
+            return None
+        if monotonic() >= deadline:
+            raise jsclient.TimeoutError(
+                f"stream {stream.name!r}: no leader knew the messages up to {end - 1} "
+                "in time"
+            )
+
+
+def _leader(info: jsclient.StreamInfo) -> str:
+    return "" if info.cluster is None else info.cluster.leader
+
+
+def _replicas(info: jsclient.StreamInfo) -> bool:
+    return info.cluster is not None and bool(info.cluster.replicas)
 
 
 def filters(subjects: Sequence[str] | None) -> dict[str, Any]:

@@ -411,3 +411,25 @@ def test_holes_are_no_loss(js: JetStream, readers: Readers) -> None:
     for seq in range(6, 12):
         stream.delete_msg(seq)
     assert batches(readers, start) == [list(range(12, 21))]
+
+
+def test_an_end_that_the_server_has_lost_is_a_loss(
+    js: JetStream, readers: Readers
+) -> None:
+    made(js)
+    fill(js, 20)
+    reader = readers.stream(SEQUENCE)
+    start = reader.initialOffset()
+    # As after a server that crashed before it had written its last messages.
+    end = {**start, "next": 31, "parts": 1}
+    says = r"ends at 20, but it had messages up to 30: the server has lost 21\.\.30"
+    with pytest.raises(DataLossError, match=says):
+        readers.stream().partitions(start, end)
+    with pytest.raises(DataLossError, match=says):
+        readers.stream().latestOffset(end, ReadAllAvailable())
+    calm = readers.stream(SEQUENCE, failOnDataLoss="false")
+    assert between(calm, start, end) == list(range(1, 21))
+    fill(js, 5)
+    assert batches(readers, end, failOnDataLoss="false") == [[]]
+    fill(js, 1)
+    assert batches(readers, {**start, "next": 26}) == [[26]]
