@@ -4949,8 +4949,8 @@ cdef class Offsets:
 
     cdef list holders
     cdef const uint8_t *validity
-    cdef const int32_t *small
-    cdef const int64_t *large
+    cdef const char *at
+    cdef bint is_large
     cdef Py_ssize_t first
     cdef readonly Py_ssize_t count
 
@@ -4968,10 +4968,8 @@ cdef class Offsets:
                 raise InvalidArgumentError(
                     f"{count} values from {first} on need more offsets than {size} bytes hold"
                 )
-            if is_large:
-                self.large = <const int64_t *>at
-            else:
-                self.small = <const int32_t *>at
+            self.at = at
+            self.is_large = is_large
             if validity is not None:
                 self.validity = <const uint8_t *>buffer_of(validity, holders, &size)
                 if size < (first + count + 7) // 8:
@@ -4985,13 +4983,17 @@ cdef class Offsets:
         return self.validity != NULL and not (self.validity[at >> 3] >> (at & 7)) & 1
 
     cdef inline void get(self, Py_ssize_t row, int64_t *start, int64_t *end) noexcept:
-        cdef Py_ssize_t at = self.first + row
-        if self.large != NULL:
-            start[0] = self.large[at]
-            end[0] = self.large[at + 1]
+        # A user's buffer may begin at any address.
+        cdef int32_t[2] small
+        cdef int64_t[2] large
+        if self.is_large:
+            memcpy(large, self.at + 8 * (self.first + row), 16)
+            start[0] = large[0]
+            end[0] = large[1]
         else:
-            start[0] = self.small[at]
-            end[0] = self.small[at + 1]
+            memcpy(small, self.at + 4 * (self.first + row), 8)
+            start[0] = small[0]
+            end[0] = small[1]
 
     cdef int between(
         self, Py_ssize_t row, Py_ssize_t limit, int64_t *start, int64_t *end

@@ -36,6 +36,8 @@ CORE_TESTS = (
     "pub_ack",
     "push_inbox",
     "replies",
+    "rows",
+    "window",
 )
 
 # Runs a module in the stage, having made sure that the core under test is the stage's.

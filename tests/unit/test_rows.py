@@ -78,6 +78,13 @@ def test_values_may_start_anywhere_in_their_buffers() -> None:
     assert frames(Rows(2, middle, "s")) == [b"PUB s|bb", b"PUB s|ccc"]
 
 
+def test_buffers_may_begin_at_any_address() -> None:
+    for width in ("i", "q"):
+        places = memoryview(b"x" + array(width, [0, 1, 3]).tobytes())[1:]
+        odd = Column(Offsets(places, 2, is_large=width == "q"), b"abb")
+        assert frames(Rows(2, odd, "s")) == [b"PUB s|a", b"PUB s|bb"]
+
+
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
     [
