@@ -19,7 +19,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures._base import FINISHED, RUNNING
 from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from . import errors
 from ._core import Gate, Msg, PubAck, Replies, Reply, parse_pub_ack
@@ -35,6 +35,8 @@ from .jetstream_errors import (
     TooManyPendingError,
     api_error,
 )
+
+T = TypeVar("T")
 
 # A publish that took longer to begin is no longer in the order of its times.
 TARDY = 0.01
@@ -157,6 +159,20 @@ def _pause(loop: Loop, duration: float, deadline: float) -> bool:
     return True
 
 
+class Late(Generic[T]):
+    """An attribute that the first to ask for it makes, whichever thread that is."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, holder: object, owner: type) -> T:
+        made: T = holder.__dict__.setdefault(self._name, self._make())
+        return made
+
+
 class AckFuture(Future[PubAck]):
     """A `concurrent.futures.Future` of a PubAck.
 
@@ -172,7 +188,10 @@ class AckFuture(Future[PubAck]):
     _state = RUNNING
     _result: PubAck | None = None
     _exception: BaseException | None = None
-    _callbacks: deque[Callable[[Future[PubAck]], object]]
+    # What the functions of concurrent.futures look at.
+    _condition = Late(threading.Condition)
+    _waiters: Late[list[Any]] = Late(list)  # of its own, private classes
+    _callbacks: Late[deque[Callable[[Future[PubAck]], object]]] = Late(deque)
 
     def __init__(
         self,
@@ -184,7 +203,7 @@ class AckFuture(Future[PubAck]):
         msg_id: str | None,
         retries: int,
     ) -> None:
-        # In place of Future.__init__; the rest is made by __getattr__.
+        # In place of Future.__init__; the rest is made when it is asked for.
         self._loop = loop
         self._settled = Gate()
         self.subject = subject
@@ -193,16 +212,6 @@ class AckFuture(Future[PubAck]):
         self.headers = None if headers is None else lasting_headers(headers)
         self.msg_id = msg_id
         self.retries = retries
-
-    def __getattr__(self, name: str) -> Any:
-        # What the functions of concurrent.futures look at; the first to ask makes it.
-        if name == "_condition":
-            return self.__dict__.setdefault(name, threading.Condition())
-        if name == "_waiters":
-            return self.__dict__.setdefault(name, [])
-        if name == "_callbacks":
-            return self.__dict__.setdefault(name, deque())
-        raise AttributeError(f"an AckFuture has no attribute {name!r}")
 
     def done(self) -> bool:
         """Whether the publish has its outcome."""
@@ -242,25 +251,25 @@ class AckFuture(Future[PubAck]):
         if self.done():
             self._call_back()
 
-    def settle(self, outcome: PubAck | BaseException) -> None:
+    def settle(self, ack: PubAck | None, error: BaseException | None = None) -> None:
         """Ends the wait; the first outcome counts.
 
         It is settled again when a signal handler raised in the middle of this.
         """
-        if self._settled.is_open:
+        settled = self._settled
+        if settled.is_open:
             return
-        if self._state != FINISHED:
-            if isinstance(outcome, PubAck):
-                self._result = outcome
-            else:
-                self._exception = outcome
+        known = self.__dict__
+        if "_state" not in known:
+            self._result = ack
+            self._exception = error
             self._state = FINISHED
         # Whoever makes the condition after this line finds the state finished.
-        if "_condition" in self.__dict__:
+        if "_condition" in known:
             self._tell_waiters()
-        self._settled.open()
+        settled.open()
         # Who adds the first callback after this line finds it settled.
-        if "_callbacks" in self.__dict__:
+        if "_callbacks" in known:
             self._call_back()
 
     def _tell_waiters(self) -> None:
@@ -468,7 +477,13 @@ class AsyncPublisher:
         answered = self._answered
         while answered:
             reply = answered[0]
-            self._settle_one(reply)
+            msg = reply.msg
+            ack = None if msg is None else parse_pub_ack(msg.data)
+            if ack is None:
+                self._settle_otherwise(reply)
+            else:
+                future: Any = reply.tag  # an AckFuture; this runs for every message
+                future.settle(ack)
             if answered and answered[0] is reply:
                 answered.popleft()
         self._set_deadline()
@@ -482,28 +497,22 @@ class AsyncPublisher:
             self._loop.machines.remove(self)
             self._loop.orphaned(self._sid)
 
-    def _settle_one(self, reply: Reply) -> None:
+    def _settle_otherwise(self, reply: Reply) -> None:
+        """The answer is not the usual ack."""
         future = reply.tag
-        if not isinstance(future, AckFuture):
-            return
-        msg = reply.msg
-        if msg is not None:
-            ack = parse_pub_ack(msg.data)
-            if ack is not None:
-                future.settle(ack)
-                return
+        assert isinstance(future, AckFuture)
         try:
             future.settle(read_ack(outcome(self._loop, reply), future.subject))
         except NoStreamResponseError as error:
             if future.retries == 0:
-                future.settle(error)
+                future.settle(None, error)
             elif future not in self._again:
                 self._again[future] = monotonic() + self._retry_wait
                 future.retries -= 1
         except (UnsentError, UnansweredError) as error:
-            future.settle(failure(error, future.subject, future.msg_id))
+            future.settle(None, failure(error, future.subject, future.msg_id))
         except errors.Error as error:
-            future.settle(certain(error, future.subject, future.msg_id))
+            future.settle(None, certain(error, future.subject, future.msg_id))
 
     def _set_deadline(self) -> None:
         while True:
@@ -540,7 +549,7 @@ class AsyncPublisher:
                 future.subject, future.data, reply.inbox, future.headers, True, reply
             )
         except errors.Error as error:
-            future.settle(error)
+            future.settle(None, error)
             self._replies.drop(reply)
             return True
         if asked == 2:
@@ -553,6 +562,7 @@ class AsyncPublisher:
 
     def _give_up(self, reply: Reply) -> None:
         future = reply.tag
+        assert isinstance(future, AckFuture)
         unanswered: UnsentError | UnansweredError
         if self._loop.outbox.withdraw(reply):
             unanswered = UnsentError("the link did not take it in time")
@@ -560,8 +570,7 @@ class AsyncPublisher:
             unanswered = UnansweredError(
                 f"no ack came within {self._ack_timeout:g} s", is_lost=False
             )
-        if isinstance(future, AckFuture):
-            future.settle(failure(unanswered, future.subject, future.msg_id))
+        future.settle(None, failure(unanswered, future.subject, future.msg_id))
         self._replies.drop(reply)
 
 
