@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Iterator
 
@@ -14,6 +15,12 @@ from jsclient.server import Server, find_binary, run
 # Machines that are shared have slow moments: no example fails for taking long.
 hypothesis.settings.register_profile("jsclient", deadline=None)
 hypothesis.settings.load_profile("jsclient")
+
+
+def pytest_configure() -> None:
+    """Children must feel Ctrl-C also where a shell runs the tests in its background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
