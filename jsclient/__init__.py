@@ -23,6 +23,9 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from . import server
+    from .ack_future import (
+        AckFuture,
+    )
     from .batch import (
         AtomicBatch,
         FastBatch,
@@ -53,8 +56,10 @@ if TYPE_CHECKING:
     from .consuming import (
         Batches,
         ConsumeHandle,
-        FetchResult,
         Messages,
+    )
+    from .fetching import (
+        FetchResult,
     )
     from .info import (
         AccountInfo,
@@ -174,9 +179,6 @@ if TYPE_CHECKING:
     )
     from .publish_columns import (
         Published,
-    )
-    from .publisher import (
-        AckFuture,
     )
     from .pull_subscription import (
         PullSubscription,
@@ -360,13 +362,14 @@ _LATER = (
     "info",
     "stored",
     "consuming",
+    "fetching",
     "push",
     "consumer",
     "succession",
     "ordered",
     "ordered_push",
     "stream",
-    "publisher",
+    "ack_future",
     "publish_columns",
     "batch",
     "pull_subscription",

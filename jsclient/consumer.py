@@ -15,18 +15,10 @@ from ._engine.arguments import Seconds, integer, seconds
 from ._engine.pull import Policy
 from ._io.lone_pull import LonePull, Order
 from ._io.pulling import Lanes, Pulling
-from .consuming import (
-    Batches,
-    ConsumeHandle,
-    FetchResult,
-    Messages,
-    fetch,
-    fetch_after,
-    fetch_batch,
-    new_courier,
-)
+from .consuming import Batches, ConsumeHandle, Messages, new_courier
 from .errors import Error, TimeoutError
 from .events import ConsumerWarning
+from .fetching import FetchResult, fetch, fetch_after, fetch_batch
 from .info import ConsumerInfo, PauseInfo
 from .jetstream_errors import (
     ConsumerNotFoundError,

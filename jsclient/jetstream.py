@@ -26,6 +26,7 @@ from ._engine.publish_headers import (
     can_be_repeated,
     with_options,
 )
+from .ack_future import AckFuture
 from .batch import AtomicBatch, FastBatch
 from .config import ConsumerConfig, StreamConfig, stream_config
 from .consumer import Consumer
@@ -33,7 +34,7 @@ from .errors import Error, InvalidArgumentError
 from .info import AccountInfo, PauseInfo
 from .ordered_push import OrderedPushSubscription
 from .publish_all import publish_all
-from .publisher import AckFuture, AsyncPublisher
+from .publisher import AsyncPublisher
 from .pull_subscription import PullSubscription
 from .push import PushSubscription
 from .stream import Stream

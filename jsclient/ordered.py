@@ -19,7 +19,8 @@ from ._engine.pull_terms import Policy
 from ._io.pulling import Pulling
 from .config import consumer_config
 from .consumer import Consumer
-from .consuming import ConsumeHandle, FetchResult, new_courier
+from .consuming import ConsumeHandle, new_courier
+from .fetching import FetchResult
 from .pull_options import consume_policy
 from .succession import OrderedMessages, Succession
 

@@ -14,7 +14,7 @@ from . import errors
 from ._core import Msg, PullInbox
 from ._engine.arguments import Seconds, integer, seconds
 from ._io.lone_pull import LonePull, Order
-from .consuming import FetchResult, fetch
+from .fetching import FetchResult, fetch
 from .info import ConsumerInfo
 from .jetstream_errors import ConsumerNotFoundError, StreamNotFoundError
 from .pull_options import PullOptions

@@ -17,8 +17,8 @@ import jsclient
 from jsclient import errors
 from jsclient import jetstream_errors as failures
 from jsclient._core import PubAck
+from jsclient.ack_future import AckFuture
 from jsclient.jetstream import JetStream
-from jsclient.publisher import AckFuture
 from jsclient.server import Server
 from jsclient.stream import Stream
 from tests.harness.proxy import FaultProxy

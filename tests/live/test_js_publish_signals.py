@@ -11,8 +11,8 @@ from types import FrameType
 import pytest
 
 from jsclient import errors
+from jsclient.ack_future import AckFuture
 from jsclient.jetstream import JetStream
-from jsclient.publisher import AckFuture
 
 pytestmark = pytest.mark.live
 

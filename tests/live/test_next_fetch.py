@@ -12,7 +12,7 @@ import jsclient
 from jsclient import jetstream_errors as failures
 from jsclient._core import Msg
 from jsclient.consumer import Consumer
-from jsclient.consuming import FetchResult
+from jsclient.fetching import FetchResult
 from jsclient.jetstream import JetStream
 from jsclient.server import Server
 from jsclient.stream import Stream
