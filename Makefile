@@ -102,15 +102,7 @@ java: $(CORE)
 
 .PHONY: test
 test: java check $(CORE)  ## check, then run all tests (ARGS="-k words" to choose)
-# Spark leaves a signal handler and a JVM behind: its tests have a process of their own.
-	@run() { $(PY) -m pytest "$$@" $(ARGS) || test $$? -eq 5; }; \
-	 twice() { run "$$@" || { \
-	    echo "once more, alone: a busy machine can be too late for tests that kill servers"; \
-	    run --last-failed --last-failed-no-failures none "$$@"; }; }; \
-	 failed=0; \
-	 twice --ignore tests/spark || failed=1; \
-	 twice tests/spark || failed=1; \
-	 exit $$failed
+	@$(PY) -m tests.run $(ARGS)
 
 .PHONY: check
 check: $(VENV)/.ready $(CORE)  ## formatter, linters and type checker
