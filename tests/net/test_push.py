@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -48,8 +49,8 @@ def status(line: str) -> Callable[[To], bytes]:
 
 
 def test_a_limit_counts_messages_and_not_statuses() -> None:
-    deleted: list[float] = []
-    with pushing(PushDesk(), on_close=deleted.append) as scene:
+    deleted: queue.SimpleQueue[float] = queue.SimpleQueue()
+    with pushing(PushDesk(), on_close=deleted.put) as scene:
         scene.sub.unsubscribe(limit=2)
         scene.send(beat(0), request("fc.1"), message(1), beat(1), message(2))
         assert [m.metadata.consumer_seq for m in scene.sub] == [1, 2]
@@ -57,7 +58,8 @@ def test_a_limit_counts_messages_and_not_statuses() -> None:
             scene.sub.next(TIMEOUT)
         scene.heard()
         assert scene.desk.ended == [scene.desk.to.sid]
-        assert len(deleted) == 1
+        deleted.get(timeout=TIMEOUT)  # by a thread of its own
+        assert deleted.empty()
 
 
 def test_a_limit_is_not_left_to_the_server_on_a_new_link() -> None:

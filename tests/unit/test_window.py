@@ -467,4 +467,5 @@ def test_a_window_that_goes_leaves_nothing() -> None:
         desk.close()
         del desk
     gc.collect()
-    assert live_objects() == before
+    # What tests before this one left behind may go meanwhile.
+    assert all(count <= before[name] for name, count in live_objects().items())
