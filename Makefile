@@ -133,7 +133,7 @@ coverage: $(VENV)/.ready  ## which lines of Python and of the core the tests run
 	@$(TRACED) -m coverage report
 	@cd build/trace && gcov $$(find build -name '*.gcda') 2>/dev/null | awk -F"'" '\
 	    /^File/ {file = $$2} \
-	    /^Lines/ && file ~ /[.](pyx|pxd|h)$$/ {print file ": " $$0; file = ""}'
+	    /^Lines/ && file ~ /^[^\/].*[.](pyx|pxd|h)$$/ {print file ": " $$0; file = ""}'
 	@echo "line by line: build/trace/*.gcov, and 'coverage html' in build/trace"
 
 .PHONY: sanitize fuzz

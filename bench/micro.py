@@ -72,6 +72,7 @@ def jsclient_gaps(messages: int, size: int) -> Sample:
         for number in range(1_000_000, 1_000_000 + count)
     )
     data = b"".join(frames)
+    # Nothing is acknowledged or answered here, so it turns to nobody.
     courier = Courier(None, Outbox(1, 1))  # type: ignore[arg-type]
     rounds = -(-messages // count)
 

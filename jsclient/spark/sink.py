@@ -61,6 +61,7 @@ try:
 
     HAS_ARROW_STREAMS = True
 except ImportError:  # before 4.1: rows come one by one
+    # Only something to derive from: `RowStreamWriter` is used there instead.
     DataSourceStreamArrowWriter = DataSourceStreamWriter  # type: ignore
     HAS_ARROW_STREAMS = False
 

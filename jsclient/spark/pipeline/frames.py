@@ -59,7 +59,7 @@ def _load(spark: SparkSession, pipeline: Pipeline, source: Source) -> DataFrame:
             reader = reader.schema(source.schema)
         key = None
         frame = reader.load(source.path)
-        # A remote session finds out only now what is wrong.
+        # Asked for, not used: a remote session finds out only now what is wrong.
         frame.schema  # noqa: B018
         if source.json_schema is not None:
             key = "json_schema"
