@@ -483,10 +483,12 @@ class Loop:
         owner = None
         if subscription is not None:
             owner = weakref.ref(subscription, lambda _: self.orphaned(sid))
-        self.table.add(
-            sid,
-            Entry(subject, queue, route, owner=owner, on_notice=on_notice, asked=asked),
+        entry = Entry(
+            subject, queue, route, owner=owner, on_notice=on_notice, asked=asked
         )
+        self.table.add(sid, entry)
+        if self._is_closing:
+            self._end_route(sid, entry)  # who closes may have looked before
         self._control(frame)
         return sid
 
@@ -627,6 +629,8 @@ class Loop:
             call.sock, selectors.EVENT_READ | selectors.EVENT_WRITE
         )
         self.live = live
+        if self._was_connected:
+            self.reconnects += 1  # before anybody can use the new link
         if self.status in (Status.CONNECTING, Status.RECONNECTING):
             self.status = Status.CONNECTED
         refused = self.outbox.attach(call.link, self.table.replay())
@@ -644,7 +648,6 @@ class Loop:
                 )
             )
         if self._was_connected:
-            self.reconnects += 1
             self.tell(events.Reconnected(call.server.label))
         else:
             self._was_connected = True
@@ -804,17 +807,20 @@ class Loop:
         any more has been told.
         """
         for sid, entry in list(self.entries.items()):
-            if isinstance(entry.route, Inbox):
-                entry.route.clear()
-                entry.route.end(self.closed_error())
-            elif isinstance(entry.route, Answers):
-                entry.route.fail_all(self.closed_error())
-                if entry.on_notice is not None:
-                    self._farewells.append(entry.on_notice)
-            self.forget(sid)
+            self._end_route(sid, entry)
         self.linked.open(self.closed_error())
         for watcher in list(self.watchers):
             watcher.closed(self.closed_error())
+
+    def _end_route(self, sid: int, entry: Entry) -> None:
+        if isinstance(entry.route, Inbox):
+            entry.route.clear()
+            entry.route.end(self.closed_error())
+        elif isinstance(entry.route, Answers):
+            entry.route.fail_all(self.closed_error())
+            if entry.on_notice is not None:
+                self._farewells.append(entry.on_notice)
+        self.forget(sid)
 
     def finish(self) -> None:
         """The keeper's last work: every thread is told, every resource released.

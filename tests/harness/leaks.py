@@ -51,6 +51,7 @@ class LeakMeter:
         deadline = time.monotonic() + self._timeout
         for thread in self._new_threads():
             thread.join(max(0.0, deadline - time.monotonic()))
+            del thread  # a Timer holds what it has called
         while leaks := self._leaks():
             left = deadline - time.monotonic()
             if left <= 0:

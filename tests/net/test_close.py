@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 import jsclient
+from jsclient._core import Inbox
 from jsclient._io.dispatch import MAX_WAITING
 from tests.harness.scripted import (
     ScriptedServer,
@@ -148,6 +149,19 @@ def test_nothing_works_after_close() -> None:
         assert nc.connected_url is None
         assert nc.stats().out_msgs == 0
         assert "closed" in repr(nc)
+
+
+def test_a_subscription_that_comes_too_late_for_the_end_has_ended_too() -> None:
+    with ScriptedServer([handshake()]) as server:
+        nc = connected(server.url)
+        loop = nc._loop
+        nc.close()
+        # Looked before it was closed, and subscribes after every other one has ended.
+        inbox = Inbox()
+        loop.subscribe("late", None, inbox)
+        assert isinstance(inbox.reason, jsclient.ConnectionClosedError)
+        assert not loop.entries
+        assert len(loop.routes) == 0
 
 
 def test_close_in_a_callback_ends_the_connection() -> None:

@@ -42,6 +42,27 @@ def test_a_thread_that_ends_in_time_is_waited_for() -> None:
     assert gate.is_set()
 
 
+def test_what_only_a_timer_holds_that_ends_in_time_is_no_leak() -> None:
+    class Held:
+        live = 0
+
+        def __init__(self) -> None:
+            Held.live += 1
+            self.is_over = threading.Event()
+
+        def wait(self) -> None:
+            self.is_over.wait(10.0)
+
+        def __del__(self) -> None:
+            Held.live -= 1
+
+    with LeakMeter({"held": lambda: Held.live}, timeout=10.0):
+        held = Held()
+        threading.Timer(0.05, held.is_over.set).start()
+        threading.Timer(0.0, held.wait).start()
+        del held
+
+
 def test_a_thread_that_was_there_before_may_stay_or_end() -> None:
     gate = threading.Event()
     thread = threading.Thread(target=gate.wait, daemon=True)
