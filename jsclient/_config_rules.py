@@ -8,11 +8,13 @@ settings is left to the server. Each error names its field.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from datetime import timedelta
 from itertools import combinations
 from typing import TYPE_CHECKING
 
 from ._core import check_filter
+from ._engine.arguments import LAST_SEQUENCE, integer
 from ._engine.values import (
     MAX_DESCRIPTION_BYTES,
     check_group,
@@ -26,11 +28,20 @@ from ._engine.values import (
 from .errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from ._config_parts import StreamSource
+    from ._config_parts import ConsumerLimits, StreamSource
     from .config import ConsumerConfig, StreamConfig
 
 _MILLISECOND = 1_000_000  # in nanoseconds
 _MOST_REPLICAS = 5
+
+# What the numbers of a field can be on the wire, if it is no usual one.
+_USUAL_NUMBERS = (-(1 << 63), (1 << 63) - 1)
+_NUMBERS = {
+    "max_msg_size": (-(1 << 31), (1 << 31) - 1),
+    "first_seq": (0, LAST_SEQUENCE),
+    "opt_start_seq": (0, LAST_SEQUENCE),
+    "rate_limit_bps": (0, LAST_SEQUENCE),
+}
 
 # (a field, those that must not be set with it)
 _STREAM_RIVALS = (
@@ -84,7 +95,6 @@ _STREAM_RULES: tuple[tuple[str, Callable[[StreamConfig], object], str], ...] = (
         lambda c: c.placement and c.placement.preferred,
         "of a stream cannot have a preferred server",
     ),
-    ("first_seq", lambda c: (c.first_seq or 0) < 0, "must not be negative"),
 )
 
 _CONSUMER_RULES: tuple[tuple[str, Callable[[ConsumerConfig], object], str], ...] = (
@@ -211,6 +221,8 @@ def check_stream(config: StreamConfig) -> None:
     for name, is_wrong, why in _STREAM_RULES:
         if is_wrong(config):
             raise InvalidArgumentError(f"{name} {why}")
+    if config.consumer_limits is not None:
+        _check_numbers(config.consumer_limits, "consumer_limits.")
     _check_stored_subjects(config)
     sources = config.sources or []
     for at, source in enumerate(sources):
@@ -255,7 +267,19 @@ def check_domain(source: StreamSource) -> None:
     check_name(source.domain, "domain")
 
 
+def _check_numbers(
+    config: StreamConfig | ConsumerConfig | StreamSource | ConsumerLimits,
+    prefix: str = "",
+) -> None:
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            least, most = _NUMBERS.get(field.name, _USUAL_NUMBERS)
+            integer(value, prefix + field.name, least=least, most=most)
+
+
 def _check_common(config: StreamConfig | ConsumerConfig) -> None:
+    _check_numbers(config)
     check_size(config.description or "", "description", MAX_DESCRIPTION_BYTES)
     check_metadata(config.metadata or {}, "metadata")
     if not 0 <= (config.num_replicas or 0) <= _MOST_REPLICAS:
@@ -294,6 +318,7 @@ def _check_source(source: StreamSource, name: str) -> None:
     if source.name is None:
         raise InvalidArgumentError(f"{name} must have a name")
     check_name(source.name, f"{name}.name")
+    _check_numbers(source, f"{name}.")
     transforms = source.subject_transforms or []
     if source.filter_subject:
         check_filter(source.filter_subject, f"{name}.filter_subject")

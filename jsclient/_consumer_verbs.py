@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from ._api import Api, Listing, Needs, level_header
-from ._engine.arguments import Seconds, integer, unique_name
+from ._engine.arguments import Seconds, sequence_number, unique_name
 from ._engine.values import check_group, check_name, check_time, format_time
 from .config import ConsumerConfig, consumer_config
 from .errors import ServerError
@@ -200,7 +200,7 @@ def reset(
     doing = f"reset consumer {name!r} of stream {stream!r}"
     answer = api.call(
         f"CONSUMER.RESET.{stream}.{name}",
-        None if seq is None else {"seq": integer(seq, "seq", least=0)},
+        None if seq is None else {"seq": sequence_number(seq, "seq", least=0)},
         doing=doing,
         timeout=timeout,
     )

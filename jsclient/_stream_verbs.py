@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from ._api import Api, Listing, level_header
 from ._core import check_filter
 from ._engine import reading
-from ._engine.arguments import Seconds, integer
+from ._engine.arguments import Seconds, count, sequence_number
 from ._engine.values import check_name, duration_ns
 from .config import StreamConfig, stream_config
 from .errors import InvalidArgumentError, ServerError
@@ -183,9 +183,9 @@ def purge(
         check_filter(subject, "subject")
         body["filter"] = subject
     if sequence is not None:
-        body["seq"] = integer(sequence, "sequence", least=0)
+        body["seq"] = sequence_number(sequence, "sequence", least=0)
     if keep is not None:
-        body["keep"] = integer(keep, "keep", least=0)
+        body["keep"] = count(keep, "keep", least=0)
     answer = api.call(
         f"STREAM.PURGE.{name}",
         body or None,
@@ -206,7 +206,7 @@ def delete_msg(
 ) -> None:
     """Deletes one message of a stream."""
     check_name(name, "stream name")
-    body: dict[str, Any] = {"seq": integer(seq, "seq", least=1)}
+    body: dict[str, Any] = {"seq": sequence_number(seq, "seq")}
     if not secure:
         body["no_erase"] = True
     api.call(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from . import _consumer_verbs as verbs
 from ._api import Api
 from ._core import Batch, BatchInbox, Courier, Msg, PullInbox
-from ._engine.arguments import Seconds, integer, seconds
+from ._engine.arguments import Seconds, count, integer, seconds
 from ._engine.pull import Policy
 from ._io.lone_pull import LonePull, Order
 from ._io.pulling import Lanes, Pulling
@@ -38,6 +38,8 @@ from .push import PushFeed
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+DEFAULT_ROWS = 5000  # of a batch
 
 
 class Consumer:
@@ -158,6 +160,7 @@ class Consumer:
         **pull: Unpack[PullOptions],
     ) -> FetchResult:
         """Messages of up to that many bytes, counted as the server does."""
+        count(max_bytes, "max_bytes")
         return self._fetch(MANY, max_bytes, timeout, False, idle_heartbeat, pull)
 
     def fetch_no_wait(
@@ -247,7 +250,7 @@ class Consumer:
         max_bytes: int | None = None,
         threshold_messages: int | None = None,
         threshold_bytes: int | None = None,
-        expires: Seconds = 30.0,
+        expires: Seconds | None = None,
         idle_heartbeat: Seconds | None = None,
         stop_after: int | None = None,
         on_missing: Literal["raise", "wait"] = "raise",
@@ -263,7 +266,8 @@ class Consumer:
             threshold_messages, threshold_bytes: how little may be at hand before more
                 is asked for; half by default.
             expires, idle_heartbeat: how long one pull lives at the server, and how
-                often the server says that it does; half of `expires` by default.
+                often the server says that it does; 30 seconds and half of `expires` by
+                default, less if the consumer allows no more.
             stop_after: end after so many messages.
             on_missing: what to do when the consumer is gone for certain: raise, or wait
                 until there is one again.
@@ -275,7 +279,7 @@ class Consumer:
                 max_bytes=(max_bytes, None),
                 threshold_messages=(threshold_messages, None),
                 threshold_bytes=(threshold_bytes, None),
-                expires=(expires, 30.0),
+                expires=(expires, None),
                 idle_heartbeat=(idle_heartbeat, None),
                 on_missing=(on_missing, "raise"),
             )
@@ -338,7 +342,7 @@ class Consumer:
 
     def fetch_batch(
         self,
-        max_messages: int = 5000,
+        max_messages: int | None = None,
         *,
         max_bytes: int | None = None,
         timeout: Seconds = 5.0,
@@ -346,9 +350,13 @@ class Consumer:
     ) -> Batch:
         """Like `fetch`, in columns: no object per message, empty if nothing came.
 
-        What came too late for the fetch before is returned at once, as it is.
+        `max_messages` is 5000 by default, less if the consumer allows no more. What
+        came too late for the fetch before is returned at once, as it is.
         """
         limit = seconds(timeout)
+        if max_messages is None:
+            most = self._info.config.max_batch or 0
+            max_messages = min(DEFAULT_ROWS, most) if most > 0 else DEFAULT_ROWS
         order = self._order(max_messages, max_bytes, limit, False, None, pull)
         deadline = monotonic() + (limit or 1.0)
         lanes = self._own_lanes()
@@ -373,7 +381,7 @@ class Consumer:
         max_bytes: int | None = None,
         threshold_messages: int | None = None,
         threshold_bytes: int | None = None,
-        expires: Seconds = 30.0,
+        expires: Seconds | None = None,
         idle_heartbeat: Seconds | None = None,
         stop_after: int | None = None,
         on_missing: Literal["raise", "wait"] = "raise",
@@ -382,7 +390,7 @@ class Consumer:
         """Like `messages`, in columns: each batch has what came since the last one."""
         policy = consume_policy(
             self._info.config,
-            max_messages=5000 if max_messages is max_bytes is None else max_messages,
+            max_messages=max_messages,
             max_bytes=max_bytes,
             threshold_messages=threshold_messages,
             threshold_bytes=threshold_bytes,
@@ -390,6 +398,7 @@ class Consumer:
             idle_heartbeat=idle_heartbeat,
             stop_after=stop_after,
             on_missing=on_missing,
+            default_messages=DEFAULT_ROWS,
             doing=f"consume from {self!r}",
         )
         fields = pull_fields(self._info.config, pull)

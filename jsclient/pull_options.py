@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from typing import TypedDict
 
-from ._engine.arguments import Seconds, integer, seconds, text
+from ._engine.arguments import Seconds, count, integer, seconds, text
 from ._engine.pull import MANY, Policy
 from ._engine.values import check_group, duration_ns
 from .config import ConsumerConfig
 from .errors import InvalidArgumentError
 
 DEFAULT_MESSAGES = 500
-# No count is larger: sums of them are exact everywhere.
-LARGEST = 1 << 53
 
 __all__ = [
     "MANY",
@@ -78,7 +76,7 @@ def pull_fields(config: ConsumerConfig, pull: PullOptions) -> dict[str, int | st
                 raise InvalidArgumentError(
                     f"{name} needs the priority policy 'overflow'"
                 )
-            fields[name] = _count(value, name, least=0)
+            fields[name] = count(value, name, least=0)
     return fields
 
 
@@ -89,23 +87,28 @@ def consume_policy(
     max_bytes: int | None,
     threshold_messages: int | None,
     threshold_bytes: int | None,
-    expires: Seconds,
+    expires: Seconds | None,
     idle_heartbeat: Seconds | None,
     stop_after: int | None,
     on_missing: str = "raise",
+    default_messages: int = DEFAULT_MESSAGES,
     doing: str,
 ) -> Policy:
-    """Checks the options of an endless pull against the consumer's limits."""
+    """Checks the options of an endless pull against the consumer's limits.
+
+    What is not given is as large as the limits allow.
+    """
     if max_messages is not None and max_bytes is not None:
         raise InvalidArgumentError("give max_messages or max_bytes, not both")
     if on_missing not in ("raise", "wait"):
         raise InvalidArgumentError(
             f"on_missing must be 'raise' or 'wait': {on_missing!r}"
         )
-    life = seconds(expires, "expires")
+    longest = seconds(limits.max_expires or None, "max_expires")
+    life = min(30.0, longest) if expires is None else seconds(expires, "expires")
     if not 1 <= life < math.inf:
         raise InvalidArgumentError(
-            f"expires must be at least 1 second, and finite: {expires}"
+            f"expires must be at least 1 second, and finite: {life:g}"
         )
     duration_ns(life, "expires")
     beat = min(life / 2, 30.0)
@@ -116,16 +119,16 @@ def consume_policy(
                 "idle_heartbeat must be from 0.5 to 30 seconds and at most half of "
                 f"expires: {idle_heartbeat}"
             )
-    if limits.max_expires and life > seconds(limits.max_expires):
+    if life > longest:
         raise InvalidArgumentError(
-            f"expires is {life:g} s; the consumer allows {limits.max_expires} s"
+            f"expires is {life:g} s; the consumer allows {longest:g} s"
         )
     messages = (
-        DEFAULT_MESSAGES
+        default_messages
         if max_messages is None
-        else _count(max_messages, "max_messages")
+        else count(max_messages, "max_messages")
     )
-    size = 0 if max_bytes is None else _count(max_bytes, "max_bytes")
+    size = 0 if max_bytes is None else count(max_bytes, "max_bytes")
     if size and limits.max_bytes and size > limits.max_bytes:
         raise InvalidArgumentError(
             f"max_bytes is {size}; the consumer allows {limits.max_bytes}"
@@ -151,7 +154,7 @@ def consume_policy(
         threshold_bytes=low_bytes,
         expires=life,
         heartbeat=beat,
-        stop_after=0 if stop_after is None else _count(stop_after, "stop_after"),
+        stop_after=0 if stop_after is None else count(stop_after, "stop_after"),
         batch_limit=batch_limit,
         is_patient=on_missing == "wait",
         doing=doing,
@@ -169,9 +172,9 @@ def fetch_policy(
     doing: str,
 ) -> Policy:
     """Checks the options of a fetch against the consumer's limits."""
-    _count(max_messages, "max_messages")
+    count(max_messages, "max_messages")
     if max_bytes is not None:
-        _count(max_bytes, "max_bytes")
+        count(max_bytes, "max_bytes")
     if timeout == math.inf:
         raise InvalidArgumentError("timeout must be finite: the server must know it")
     duration_ns(timeout, "timeout")
@@ -203,13 +206,6 @@ def fetch_policy(
         batch_limit=batch_limit,
         doing=doing,
     )
-
-
-def _count(value: int, name: str, *, least: int = 1) -> int:
-    """A number of messages or bytes."""
-    if integer(value, name, least=least) > LARGEST:
-        raise InvalidArgumentError(f"{name} must be at most {LARGEST}, not {value}")
-    return value
 
 
 def _threshold(value: int | None, name: str, limit: int) -> int:

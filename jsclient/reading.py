@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from . import errors, stored
 from ._api import Api, Needs
 from ._core import Batch, Msg, check_filter
-from ._engine.arguments import Seconds, integer, seconds
+from ._engine.arguments import Seconds, count, seconds, sequence_number
 from ._engine.reading import mapping
 from ._engine.values import check_name, check_time, format_time
 from ._io.exchange import UnansweredError, UnsentError, answers, stored_answers
@@ -81,7 +81,7 @@ def _position(
         )
     body: dict[str, Any] = {}
     if seq is not None:
-        body["seq"] = integer(seq, "seq", least=1)
+        body["seq"] = sequence_number(seq, "seq")
     if start_time is not None:
         api.refuse_too_new(START_TIME)
         body["start_time"] = format_time(check_time(start_time, "start_time"))
@@ -121,7 +121,7 @@ def get_messages(
     if start_time is not None:
         body["start_time"] = format_time(check_time(start_time, "start_time"))
     elif seq is not None or last_for is None:
-        body["seq"] = 1 if seq is None else integer(seq, "seq", least=1)
+        body["seq"] = 1 if seq is None else sequence_number(seq, "seq")
     if next_for is not None:
         check_filter(next_for, "next_for")
         body["next_by_subj"] = next_for
@@ -134,14 +134,14 @@ def get_messages(
             check_filter(subject, "last_for")
         body["multi_last"] = list(last_for)
     if up_to_seq is not None:
-        body["up_to_seq"] = integer(up_to_seq, "up_to_seq", least=1)
+        body["up_to_seq"] = sequence_number(up_to_seq, "up_to_seq")
     if up_to_time is not None:
         body["up_to_time"] = format_time(check_time(up_to_time, "up_to_time"))
     body["max_bytes"] = (
-        PAGE_BYTES if max_bytes is None else integer(max_bytes, "max_bytes", least=1)
+        PAGE_BYTES if max_bytes is None else count(max_bytes, "max_bytes")
     )
     if limit is not None:
-        integer(limit, "limit", least=1)
+        count(limit, "limit")
     wait = api.timeout if timeout is None else seconds(timeout)
     return _read_all(api, stream, body, limit, wait)
 
@@ -206,11 +206,9 @@ def get_batch(
     check_name(stream, "stream name")
     api.refuse_too_new(BATCHES)
     body: dict[str, Any] = {
-        "seq": integer(seq, "seq", least=1),
-        "batch": integer(max_messages, "max_messages", least=1),
-        "max_bytes": PAGE_BYTES
-        if max_bytes is None
-        else integer(max_bytes, "max_bytes", least=1),
+        "seq": sequence_number(seq, "seq"),
+        "batch": count(max_messages, "max_messages"),
+        "max_bytes": PAGE_BYTES if max_bytes is None else count(max_bytes, "max_bytes"),
     }
     if next_for is not None:
         check_filter(next_for, "next_for")

@@ -17,6 +17,10 @@ HeadersLike = (
     Mapping[str, str | Sequence[str]] | Iterable[tuple[str, str | Sequence[str]]]
 )
 
+LAST_SEQUENCE = (1 << 64) - 1
+# Sums of counts are exact everywhere.
+LARGEST_COUNT = 1 << 53
+
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
@@ -45,13 +49,25 @@ def positive_seconds(value: Seconds | None, name: str) -> float:
     return result
 
 
-def integer(value: int, name: str, *, least: int) -> int:
-    """A whole number that is at least `least`."""
+def integer(value: int, name: str, *, least: int, most: int | None = None) -> int:
+    """A whole number that is at least `least`, and at most `most`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
     if value < least:
         raise InvalidArgumentError(f"{name} must be at least {least}, not {value}")
+    if most is not None and value > most:
+        raise InvalidArgumentError(f"{name} must be at most {most}, not {value}")
     return value
+
+
+def sequence_number(value: int, name: str, *, least: int = 1) -> int:
+    """The sequence of a message in a stream."""
+    return integer(value, name, least=least, most=LAST_SEQUENCE)
+
+
+def count(value: int, name: str, *, least: int = 1) -> int:
+    """A number of messages or bytes."""
+    return integer(value, name, least=least, most=LARGEST_COUNT)
 
 
 def pending_limit(value: int | None, name: str) -> int:

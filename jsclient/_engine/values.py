@@ -27,7 +27,7 @@ _BILLION = 1_000_000_000
 _LONGEST_NS = (1 << 63) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
-_NOT_IN_NAMES = frozenset(" \t\r\n\f.*>/\\")
+_NOT_IN_NAMES = frozenset(" \t\r\n\f\0.*>/\\")
 _GROUP_NAME = re.compile(r"[A-Za-z0-9/_=-]{1,16}")
 _RFC3339 = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:[Zz]|([+-]\d\d:\d\d))",
@@ -159,7 +159,8 @@ def check_name(text: str, name: str) -> str:
         raise InvalidArgumentError(f"{name} must not be empty")
     if not _NOT_IN_NAMES.isdisjoint(text):
         raise InvalidArgumentError(
-            f"{name} must not have blanks, line breaks or any of . * > / \\: {text!r}"
+            f"{name} must not have blanks, line breaks, NUL or any of . * > / \\: "
+            f"{text!r}"
         )
     return check_size(text, name, MAX_NAME_BYTES)
 

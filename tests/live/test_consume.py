@@ -254,6 +254,19 @@ def test_options_beyond_the_limits_are_refused(stream: Stream) -> None:
         consumer.messages(max_bytes=1001, expires=1.0)
 
 
+def test_what_is_not_said_is_within_the_limits(
+    client: JetStream, stream: Stream, told: Events
+) -> None:
+    consumer = stream.create_consumer(name="C", max_batch=5, max_expires=1.5)
+    fill(client, 40)
+    with consumer.messages() as messages:
+        assert seqs(messages.next(PATIENCE) for _ in range(12)) == list(range(1, 13))
+    with consumer.batches() as batches:
+        assert len(batches.next(PATIENCE)) <= 5
+    assert len(consumer.fetch_batch(timeout=1.0)) == 5
+    assert warnings(told) == []
+
+
 def test_a_limit_that_we_do_not_know_of_is_a_warning_and_a_pause(
     client: JetStream, stream: Stream, told: Events
 ) -> None:

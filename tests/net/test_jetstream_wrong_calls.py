@@ -21,7 +21,19 @@ from tests.net.jetstream_peer import Request, answering
 STREAM = {"config": {"name": "S", "allow_direct": True}}
 CONSUMER = {"stream_name": "S", "name": "C", "config": {"name": "C"}}
 # Not a name: empty, with a dot, a blank, a wildcard, a path or a line break, too long.
-WRONG_NAMES = ("", "a.b", "a b", "a/b", "a\\b", "*", ">", "a\tb", "a\r\nb", "a" * 256)
+WRONG_NAMES = (
+    "",
+    "a.b",
+    "a b",
+    "a/b",
+    "a\\b",
+    "*",
+    ">",
+    "a\tb",
+    "a\r\nb",
+    "a\0",
+    "a" * 256,
+)
 WRONG_SUBJECTS = ("", ".", "a..b", ".a", "a.", "a b", "a\nb", "a.>.b", "a*", "\ta")
 
 
@@ -178,6 +190,12 @@ STREAM_FIELDS: list[tuple[str, dict[str, Any]]] = [
     ("mirror", {"mirror": "O", "subjects": ["a"]}),
     ("discard_new_per_subject", {"discard_new_per_subject": True}),
     ("first_seq", {"first_seq": -1}),
+    ("first_seq", {"first_seq": 1 << 64}),
+    ("max_msgs", {"max_msgs": 1 << 63}),
+    ("max_bytes", {"max_bytes": -(1 << 63) - 1}),
+    ("max_msg_size", {"max_msg_size": 1 << 31}),
+    ("mirror.opt_start_seq", {"mirror": {"name": "O", "opt_start_seq": -1}}),
+    ("max_ack_pending", {"consumer_limits": {"max_ack_pending": 1 << 63}}),
     ("placement", {"placement": {"preferred": "n1"}}),
     ("republish", {"subjects": ["a.>"], "republish": {"src": ">", "dest": "a.b"}}),
     ("domain", {"mirror": {"name": "O", "domain": "d", "external": {"api": "x"}}}),
@@ -217,6 +235,9 @@ CONSUMER_FIELDS: list[tuple[str, dict[str, Any]]] = [
     ("flow_control", {"deliver_subject": "d", "flow_control": True}),
     ("idle_heartbeat", {"deliver_subject": "d", "idle_heartbeat": 0.01}),
     ("rate_limit_bps", {"rate_limit_bps": 5}),
+    ("rate_limit_bps", {"deliver_subject": "d", "rate_limit_bps": -1}),
+    ("opt_start_seq", {"deliver_policy": "by_start_sequence", "opt_start_seq": -1}),
+    ("max_ack_pending", {"max_ack_pending": 1 << 63}),
     ("num_replicas", {"num_replicas": 7}),
 ]
 
@@ -270,7 +291,16 @@ def test_numbers_and_times_are_checked() -> None:
         calls: list[tuple[str, Callable[[], object]]] = [
             ("seq", lambda: stream.get_msg(0)),
             ("seq", lambda: stream.get_msg(-1)),
+            ("seq", lambda: stream.get_msg(1 << 64)),
+            ("seq", lambda: stream.get_batch(1 << 64)),
+            ("max_messages", lambda: stream.get_batch(1, max_messages=1 << 63)),
+            ("limit", lambda: stream.get_msgs(limit=1 << 63)),
+            ("max_bytes", lambda: stream.get_msgs(max_bytes=1 << 63)),
+            ("up_to_seq", lambda: stream.get_msgs(last_for=["a"], up_to_seq=1 << 64)),
             ("seq", lambda: stream.delete_msg(0)),
+            ("seq", lambda: stream.delete_msg(1 << 64)),
+            ("sequence", lambda: stream.purge(sequence=1 << 64)),
+            ("seq", lambda: consumer.reset(1 << 64)),
             ("seq", lambda: stream.get_msgs(seq=0)),
             ("sequence", lambda: stream.purge(sequence=-1)),
             ("keep", lambda: stream.purge(keep=-1)),
@@ -295,6 +325,7 @@ def test_numbers_and_times_are_checked() -> None:
             ("seq", lambda: stream.get_msg(True)),
             ("seq", lambda: stream.delete_msg(wrong)),
             ("keep", lambda: stream.purge(keep=wrong)),
+            ("max_bytes", lambda: consumer.fetch_bytes(None)),  # type: ignore[arg-type]
             ("until", lambda: consumer.pause(5)),  # type: ignore[arg-type]
             ("timeout", lambda: js.account_info(timeout=wrong)),
         ]

@@ -40,7 +40,7 @@ TRANSFORM = {"src": "a", "dest": "b"}
         ({"subject_delete_marker_ttl": 0.5}, "subject_delete_marker_ttl must be 1"),
         ({"num_replicas": 6}, "num_replicas must be 0 to 5, not 6"),
         ({"num_replicas": -1}, "num_replicas must be 0 to 5, not -1"),
-        ({"first_seq": -1}, "first_seq must not be negative"),
+        ({"first_seq": -1}, "first_seq must be at least 0"),
         ({"placement": {"preferred": "x"}}, "placement"),
         ({"discard_new_per_subject": True}, "discard_new_per_subject needs discard"),
         (

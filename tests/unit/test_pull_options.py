@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import timedelta
 from typing import Any
 
@@ -10,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jsclient._engine.arguments import LARGEST_COUNT
 from jsclient._engine.pull import MANY, Ask, Policy
 from jsclient.config import ConsumerConfig, consumer_config
 from jsclient.errors import InvalidArgumentError
 from jsclient.pull_options import (
-    LARGEST,
     PullOptions,
     consume_policy,
     fetch_policy,
@@ -113,6 +114,15 @@ def test_a_default_adapts_to_the_consumer_and_a_wish_does_not() -> None:
     assert (by_bytes.max_messages, by_bytes.batch_limit) == (MANY, 5)
     with pytest.raises(InvalidArgumentError, match=r"max_messages is 6.* allows 5"):
         consume(limits, max_messages=6)
+    limits = consumer_config(max_expires=2.0)
+    assert (consume(limits, expires=None).expires, consume(expires=None).expires) == (
+        2.0,
+        30.0,
+    )
+    with pytest.raises(InvalidArgumentError, match=r"expires is 30 s.* allows 2 s"):
+        consume(limits, expires=30.0)
+    with pytest.raises(InvalidArgumentError, match=r"at least 1 second.*0\.5"):
+        consume(consumer_config(max_expires=0.5), expires=None)
 
 
 def test_what_equals_a_limit_of_the_consumer_passes() -> None:
@@ -129,9 +139,9 @@ LIMITED = consumer_config(max_expires=2.0, max_bytes=100, max_batch=5)
     [
         ({"max_messages": 10, "max_bytes": 10}, r"max_messages or max_bytes"),
         ({"max_messages": 0}, r"max_messages must be at least 1"),
-        ({"max_messages": LARGEST + 1}, r"max_messages must be at most"),
+        ({"max_messages": LARGEST_COUNT + 1}, r"max_messages must be at most"),
         ({"max_bytes": 0}, r"max_bytes must be at least 1"),
-        ({"max_bytes": LARGEST + 1}, r"max_bytes must be at most"),
+        ({"max_bytes": LARGEST_COUNT + 1}, r"max_bytes must be at most"),
         ({"threshold_messages": -1}, r"threshold_messages must be at least 0"),
         ({"threshold_messages": 501}, r"threshold_messages must be at most 500"),
         (
@@ -148,7 +158,7 @@ LIMITED = consumer_config(max_expires=2.0, max_bytes=100, max_batch=5)
             r"threshold_messages has no use beside max_bytes",
         ),
         ({"expires": 0.9}, r"expires must be at least 1 second"),
-        ({"expires": None}, r"expires must be at least 1 second, and finite"),
+        ({"expires": math.inf}, r"expires must be at least 1 second, and finite"),
         ({"expires": -1}, r"expires must not be negative"),
         ({"expires": 1e11}, r"expires is longer than 292 years"),
         ({"idle_heartbeat": 0.4}, r"idle_heartbeat must be from 0.5 to 30"),
@@ -157,7 +167,7 @@ LIMITED = consumer_config(max_expires=2.0, max_bytes=100, max_batch=5)
         ({"idle_heartbeat": float("nan")}, r"idle_heartbeat must not be .* NaN"),
         ({"on_missing": "ignore"}, r"on_missing must be 'raise' or 'wait'"),
         ({"stop_after": 0}, r"stop_after must be at least 1"),
-        ({"stop_after": LARGEST + 1}, r"stop_after must be at most"),
+        ({"stop_after": LARGEST_COUNT + 1}, r"stop_after must be at most"),
     ],
 )
 def test_a_wrong_option_of_a_consume_is_refused_by_name(
@@ -236,7 +246,7 @@ def test_the_longest_life_of_pulls_is_no_matter_to_those_that_do_not_wait() -> N
     ("options", "told"),
     [
         ({"max_messages": 0}, r"max_messages must be at least 1"),
-        ({"max_messages": LARGEST + 1}, r"max_messages must be at most"),
+        ({"max_messages": LARGEST_COUNT + 1}, r"max_messages must be at most"),
         ({"max_bytes": 0}, r"max_bytes must be at least 1"),
         ({"timeout": float("inf")}, r"timeout must be finite"),
         ({"timeout": 1e11}, r"timeout is longer than 292 years"),
@@ -302,7 +312,7 @@ def test_what_is_given_is_sent() -> None:
         (OVERFLOW, {"group": "A", "min_pending": -1}, r"min_pending must be at least"),
         (
             OVERFLOW,
-            {"group": "A", "min_pending": LARGEST + 1},
+            {"group": "A", "min_pending": LARGEST_COUNT + 1},
             r"min_pending must be at most",
         ),
     ],
