@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from time import monotonic
 from typing import Any, TypeVar
 
 from ._api import Api, Listing, Needs, level_header
+from ._core import Gate
 from ._engine.arguments import Seconds, sequence_number, unique_name
 from ._engine.values import check_group, check_name, check_time, format_time
 from .config import ConsumerConfig, consumer_config
@@ -16,6 +18,8 @@ from .jetstream_errors import UnsupportedByServerError
 
 T = TypeVar("T")
 
+# How long a push consumer may seem to be subscribed to after its subscriber has left.
+UNBINDING = 0.25
 PAUSE: Needs = [("pausing a consumer", (2, 11, 0))]
 UNPIN: Needs = [("unpinning a priority group", (2, 11, 0))]
 RESET: Needs = [("resetting a consumer", (2, 14, 0))]
@@ -32,6 +36,23 @@ def fetch_info(
         f"CONSUMER.INFO.{stream}.{name}", doing=doing, timeout=timeout, is_safe=True
     )
     return info_of(answer, doing)
+
+
+def fetch_settled_info(
+    api: Api, stream: str, name: str, *, timeout: Seconds | None = None
+) -> ConsumerInfo:
+    """The same, of a push consumer when its last subscriber may just have left.
+
+    The server takes a moment to notice that, and tells nobody when it has.
+    """
+    left = api.countdown(timeout)
+    deadline = monotonic() + UNBINDING
+    while True:
+        info = fetch_info(api, stream, name, timeout=left())
+        is_bound = info.push_bound and not info.config.deliver_group
+        if not is_bound or monotonic() >= deadline:
+            return info
+        api.loop.wait(Gate(), monotonic() + UNBINDING / 10)
 
 
 def info_of(answer: Any, doing: str) -> ConsumerInfo:

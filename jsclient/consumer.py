@@ -259,6 +259,7 @@ class Consumer:
         """An endless iteration that keeps messages at hand and asks for more in time.
 
         A push consumer delivers by itself: of the options it has only `stop_after`.
+        DuplicateSubscriptionError if somebody else is subscribed to it.
 
         Args:
             max_messages: how many may be at hand and on their way; 500 by default.
@@ -282,6 +283,9 @@ class Consumer:
                 expires=(expires, None),
                 idle_heartbeat=(idle_heartbeat, None),
                 on_missing=(on_missing, "raise"),
+            )
+            self._info = verbs.fetch_settled_info(
+                self._api, self.stream_name, self.name
             )
             feed = PushFeed(self._api, self._info, stop_after)
             return Messages(self._api.loop, feed, self)

@@ -63,21 +63,22 @@ The tree, with the classes that a class also is, and the server's numbers:
         │   └── PublishTimeoutError ········· TimeoutError
         ├── PublishColumnsError               a row of columns is not stored
         ├── TooManyPendingError ············· TimeoutError
-        ├── PullError                         a pull ended without its messages
-        │   ├── BadPullError                  status 400
-        │   ├── ConsumerDeletedError          status 409
-        │   ├── LeadershipChangedError        status 409
-        │   ├── MessageSizeError              status 409
-        │   ├── PullLimitError                status 408, 409
-        │   ├── PushConsumerError             status 409
-        │   ├── ServerShutdownError           status 409
-        │   ├── RequiredApiLevelPullError     status 412
-        │   ├── UnpinnedError                 status 423
-        │   ├── UnreachableConsumerError      status 503
-        │   ├── MissedHeartbeatError          nothing was heard
-        │   └── LostPullError                 no status came
-        ├── PushError                         a push consumer sent an error
-        │   └── MessageGapError               deliveries of it did not arrive
+        ├── ConsumerStatusError               trouble between consumer and reader
+        │   ├── PullError                     a pull ended without its messages
+        │   │   ├── BadPullError              status 400
+        │   │   ├── ConsumerDeletedError      status 409
+        │   │   ├── LeadershipChangedError    status 409
+        │   │   ├── MessageSizeError          status 409
+        │   │   ├── PullLimitError            status 408, 409
+        │   │   ├── PushConsumerError         status 409
+        │   │   ├── ServerShutdownError       status 409
+        │   │   ├── RequiredApiLevelPullError status 412
+        │   │   ├── UnpinnedError             status 423
+        │   │   ├── UnreachableConsumerError  status 503
+        │   │   ├── MissedHeartbeatError ···· PushError
+        │   │   └── LostPullError             no status came
+        │   └── PushError                     a push consumer sent an error
+        │       └── MessageGapError           deliveries of it did not arrive
         ├── NoMatchingStreamError             not exactly one stream has the subject
         ├── SubscriptionMismatchError         it does not fit the consumer that is there
         │   ├── SubjectMismatchError          the consumer filters another subject
@@ -114,6 +115,7 @@ __all__ = [
     "ConsumerFilterError",
     "ConsumerNotFoundError",
     "ConsumerOfflineError",
+    "ConsumerStatusError",
     "CounterError",
     "DuplicateInProcessError",
     "DuplicateSubscriptionError",
@@ -528,10 +530,11 @@ class TooManyPendingError(JetStreamError, TimeoutError):
     """
 
 
-class PullError(JetStreamError):
-    """A pull ended otherwise than with its messages.
+class ConsumerStatusError(JetStreamError):
+    """What went wrong between a consumer and who reads it.
 
-    `code` and `description` are the server's status, 0 if it sent none.
+    `code` and `description` are the server's status, 0 if it sent none; `doing` says
+    which consumer it was.
     """
 
     def __init__(self, *, code: int, description: str = "", doing: str = "") -> None:
@@ -540,6 +543,10 @@ class PullError(JetStreamError):
         self.code = code
         self.description = description
         self.doing = doing
+
+
+class PullError(ConsumerStatusError):
+    """A pull ended otherwise than with its messages."""
 
 
 class ConsumerDeletedError(PullError):
@@ -582,26 +589,16 @@ class UnreachableConsumerError(PullError):
     """Nobody answers for the consumer: it is gone, or has no leader."""
 
 
-class MissedHeartbeatError(PullError):
-    """Nothing was heard of the consumer for several heartbeats."""
-
-
 class LostPullError(PullError):
     """A pull ended without a word of the server."""
 
 
-class PushError(JetStreamError):
-    """A push consumer sent a status that is an error.
+class PushError(ConsumerStatusError):
+    """A push consumer sent a status that is an error, or not what it should."""
 
-    `code` and `description` are that status, `doing` says which consumer it was.
-    """
 
-    def __init__(self, *, code: int, description: str = "", doing: str = "") -> None:
-        number = f"{code} " if code else ""
-        super().__init__(f"{doing}: {number}{description}".strip(": "))
-        self.code = code
-        self.description = description
-        self.doing = doing
+class MissedHeartbeatError(PullError, PushError):
+    """Nothing was heard of the consumer, pull or push, for several heartbeats."""
 
 
 class MessageGapError(PushError):

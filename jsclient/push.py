@@ -41,6 +41,7 @@ from ._io.pushing import Pushing
 from .config import ConsumerConfig
 from .consuming import new_courier
 from .info import ConsumerInfo
+from .jetstream_errors import DuplicateSubscriptionError
 from .subscription import Subscription
 
 if TYPE_CHECKING:
@@ -317,6 +318,12 @@ class PushFeed:
         info: ConsumerInfo,
         stop_after: int | None,
     ) -> None:
+        if info.push_bound and not info.config.deliver_group:
+            raise DuplicateSubscriptionError(
+                info.stream_name,
+                info.name,
+                "has a subscriber already; to share it, make it with a deliver_group",
+            )
         self._sub = PushSubscription(api, info.stream_name, info.config, is_new=False)
         self._sub.bound(info)
         if stop_after is not None:

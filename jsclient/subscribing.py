@@ -122,7 +122,7 @@ class Plan:
         if not wish.name:
             return None
         try:
-            info = consumers_api.fetch_info(
+            info = consumers_api.fetch_settled_info(
                 self._api, stream, wish.name, timeout=self.left()
             )
         except ConsumerNotFoundError:

@@ -255,6 +255,40 @@ def test_a_push_consumer_can_be_iterated(js: JetStream) -> None:
     assert_tidy(js._connection)
 
 
+def test_a_push_consumer_that_somebody_reads_is_refused(
+    js: JetStream, jetstream_server: Server
+) -> None:
+    consumer = stream_of(js).create_consumer(name="P", deliver_subject="there")
+    with consumer.messages(), jsclient.connect(jetstream_server.url) as nc:
+        other = nc.jetstream().consumer("S", "P")
+        with pytest.raises(jsclient.DuplicateSubscriptionError, match="'P'"):
+            other.messages()
+        with pytest.raises(jsclient.DuplicateSubscriptionError):
+            consumer.consume(print)
+        assert_tidy(nc)
+    consumer.delete()
+    with pytest.raises(jsclient.ConsumerNotFoundError):
+        consumer.messages()
+
+
+def test_members_of_a_deliver_group_share_a_push_consumer(js: JetStream) -> None:
+    consumer = stream_of(js).create_consumer(
+        name="P", deliver_subject="there", deliver_group="g"
+    )
+    with consumer.messages() as one, consumer.messages() as other:
+        fill(js, 100)
+        until(lambda: one.pending_messages + other.pending_messages == 100, "all came")
+
+
+def test_a_push_consumer_can_be_read_again_at_once(js: JetStream) -> None:
+    consumer = stream_of(js).create_consumer(name="P", deliver_subject="there")
+    js.create_consumer("S", durable_name="D", deliver_subject="elsewhere")
+    # The server notices a moment later that nobody is subscribed any more.
+    for _ in range(50):
+        consumer.messages().stop()
+        js.subscribe(stream="S", consumer="D").unsubscribe()
+
+
 def test_a_push_consumer_stops_after_so_many_messages(js: JetStream) -> None:
     stream = stream_of(js)
     fill(js, 30)

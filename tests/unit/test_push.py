@@ -52,6 +52,7 @@ def test_silence_is_an_alarm_when_the_patience_is_over() -> None:
     machine.tick(103.0)
     (error,) = warnings(machine)
     assert isinstance(error, MissedHeartbeatError)
+    assert isinstance(error, PushError)
     assert str(error) == "read: nothing was heard for 3 s"
 
 
