@@ -2491,6 +2491,20 @@ cdef class BatchInbox(PullInbox):
             if self.is_ended or not helm.wait(self, deadline):
                 return False
 
+    def add(self, Msg msg not None):
+        """Holds a message that came for another inbox, behind those that it has."""
+        cdef Frame frame
+        frame.subject = PyBytes_AS_STRING(msg.head)
+        frame.subject_size = msg.subject_size
+        frame.reply = frame.subject + frame.subject_size
+        frame.reply_size = msg.reply_size
+        frame.header = frame.reply + frame.reply_size
+        frame.header_size = msg.header_size
+        frame.data = PyBytes_AS_STRING(msg.data)
+        frame.data_size = PyBytes_GET_SIZE(msg.data)
+        self.accept(&frame)
+        self.taken -= 1      # it is none of those that arrived here
+
     def put_back_batch(self, Batch batch not None):
         """Undoes `take_batch` for a batch that its taker could not use."""
         self.returned = batch

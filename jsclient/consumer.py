@@ -303,11 +303,9 @@ class Consumer:
         )
         fields = pull_fields(self._info.config, pull)
         inbox = PullInbox(self._courier())
-        # What fetches have left behind; a limit counts what comes after it.
-        for msg in reversed(self._own_lanes().leftovers.take((stop_after or MANY) - 1)):
+        for msg in reversed(self._leftovers(policy)):
             inbox.put_back(msg)
-        if policy.stop_after:
-            policy = policy._replace(stop_after=policy.stop_after - inbox.count)
+        policy = _without_first(policy, inbox.count)
         return Messages(
             self._api.loop, self._pulling(policy, fields, inbox=inbox), self
         )
@@ -364,12 +362,12 @@ class Consumer:
         order = self._order(max_messages, max_bytes, limit, False, None, pull)
         deadline = monotonic() + (limit or 1.0)
         lanes = self._own_lanes()
+        inbox = BatchInbox(order.courier)
         if lanes.leftovers:
             lanes.leftovers.await_all(self._api.loop, deadline)
-            late = lanes.leftovers.take_batch(max_messages, max_bytes or 0)
+            late = lanes.leftovers.take_batch(inbox, max_messages, max_bytes or 0)
             if late is not None:
                 return late
-        inbox = BatchInbox(order.courier)
         return fetch_batch(
             self._api.loop,
             LonePull(self._api.loop, lanes, order, inbox),
@@ -407,8 +405,19 @@ class Consumer:
         )
         fields = pull_fields(self._info.config, pull)
         inbox = BatchInbox(self._courier())
+        for msg in self._leftovers(policy):
+            inbox.add(msg)
+        policy = _without_first(policy, inbox.count)
         pulling = self._pulling(policy, fields, inbox=inbox)
         return Batches(self._api.loop, pulling, inbox, self)
+
+    def _leftovers(self, policy: Policy) -> list[Msg]:
+        """What fetches have left behind; a limit leaves something to ask for."""
+        leftovers = self._own_lanes().leftovers
+        if not leftovers:
+            return []
+        leftovers.await_all(self._api.loop, monotonic() + self._api.timeout)
+        return leftovers.take((policy.stop_after or MANY) - 1)
 
     def _courier(self) -> Courier:
         """Who sends the acks of its messages."""
@@ -500,3 +509,10 @@ class Consumer:
             "a Consumer cannot be pickled: pickle its names, and ask a JetStream of "
             "the other process for it"
         )
+
+
+def _without_first(policy: Policy, count: int) -> Policy:
+    """The policy of a conversation that begins with so many messages at hand."""
+    if policy.stop_after:
+        policy = policy._replace(stop_after=policy.stop_after - count)
+    return policy

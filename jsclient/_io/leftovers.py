@@ -58,18 +58,23 @@ class Leftovers:
         if self._inboxes and self.gate is not None:
             loop.wait(self.gate, deadline)
 
-    def take_batch(self, most: int, max_bytes: int = 0) -> Batch | None:
-        """Those of the first fetch into columns, if they are within the limits."""
+    def take_batch(
+        self, into: BatchInbox, most: int, max_bytes: int = 0
+    ) -> Batch | None:
+        """The first of them in columns, within the limits; None if there are none."""
         for inbox in list(self._inboxes):
             self.gather(inbox)
-        try:
-            batch = self._batches.popleft()
-        except IndexError:
-            return None
-        if len(batch) <= most and (not max_bytes or sum(batch.sizes) <= max_bytes):
-            return batch
-        self._batches.appendleft(batch)
-        return None
+        if not self._messages:
+            try:
+                batch = self._batches.popleft()
+            except IndexError:
+                return None
+            if len(batch) <= most and (not max_bytes or _size(batch) <= max_bytes):
+                return batch  # as it came
+            self._batches.appendleft(batch)
+        for msg in self.take(most, max_bytes):
+            into.add(msg)
+        return into.take_batch()
 
     def take(self, most: int, max_bytes: int = 0) -> list[Msg]:
         """Up to so many of them, and so many bytes if there is a limit of these."""
@@ -94,3 +99,8 @@ class Leftovers:
     def put_back(self, messages: list[Msg]) -> None:
         """Undoes `take` for messages that their taker could not use."""
         self._messages.extendleft(reversed(messages))
+
+
+def _size(batch: Batch) -> int:
+    """The bytes of its messages, as the server counts them."""
+    return sum(msg.size for msg in batch)

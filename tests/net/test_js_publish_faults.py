@@ -126,17 +126,26 @@ def test_an_error_with_stream_and_sequence_is_no_success(
 
 
 @WAYS
-def test_a_server_that_is_too_busy_says_so_in_header_and_body(way: Way) -> None:
-    error = {"code": 429, "err_code": 10167, "description": "too many requests"}
+@pytest.mark.parametrize(
+    ("status", "err_code", "kind"),
+    [
+        ("429 Too Many Requests", 10167, failures.TooManyRequestsError),
+        ("503 Full", 10077, failures.StreamStoreFailedError),
+    ],
+)
+def test_what_a_status_means_stands_in_its_body(
+    way: Way, status: str, err_code: int, kind: type[failures.ApiError]
+) -> None:
+    error = {"code": int(status[:3]), "err_code": err_code, "description": "no"}
     body = json.dumps({"error": error, "stream": "S", "seq": 0}).encode()
 
     def busy(request: Request) -> Iterable[bytes]:
-        return [request.status("429 Too Many Requests", data=body)]
+        return [request.status(status, data=body)]
 
     with (
         ScriptedServer(welcomed(answering(busy))) as server,
         connected(server.url) as nc,
-        pytest.raises(failures.TooManyRequestsError),
+        pytest.raises(kind),
     ):
         way(nc.jetstream(), "a.b", b"x")
 
@@ -226,8 +235,11 @@ def test_an_ack_that_comes_twice_counts_once(way: Way) -> None:
         assert_empty(nc)
 
 
+@pytest.mark.parametrize("msg_id", [None, "me"])
 @pytest.mark.parametrize("is_async", [False, True])
-def test_every_try_has_the_same_payload_and_headers(is_async: bool) -> None:
+def test_every_try_has_the_same_payload_and_headers(
+    is_async: bool, msg_id: str | None
+) -> None:
     tries: list[bytes] = []
 
     def third_time(request: Request) -> Iterable[bytes]:
@@ -241,17 +253,18 @@ def test_every_try_has_the_same_payload_and_headers(is_async: bool) -> None:
         js = nc.jetstream()
         data, headers = bytearray(b"data"), iter([("K", "v"), ("L", "w")])
         if is_async:
-            future = js.publish_async("a.b", data, headers=headers, msg_id="me")
+            future = js.publish_async("a.b", data, headers=headers, msg_id=msg_id)
             data[:] = b"else"
             assert future.result(PATIENCE).seq == 7
         else:
             assert (
                 js.publish(
-                    "a.b", data, headers=headers, msg_id="me", retry_wait=0.01
+                    "a.b", data, headers=headers, msg_id=msg_id, retry_wait=0.01
                 ).seq
                 == 7
             )
-        assert tries == [b"NATS/1.0\r\nK: v\r\nL: w\r\nNats-Msg-Id: me\r\n\r\ndata"] * 3
+        own = b"Nats-Msg-Id: me\r\n" if msg_id else b""
+        assert tries == [b"NATS/1.0\r\nK: v\r\nL: w\r\n" + own + b"\r\ndata"] * 3
         assert_empty(nc)
 
 

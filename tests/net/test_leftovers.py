@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -13,8 +14,13 @@ import pytest
 
 import jsclient
 from jsclient import jetstream_errors as failures
+from jsclient._core import Gate, PullInbox
+from jsclient._io.leftovers import Leftovers
 from tests.net.client import TIMEOUT
 from tests.net.pull_peer import NEXT, Counter, Desk, Scene, consuming
+
+# Of a message without a payload, as the server counts: its subject and its ack subject.
+SIZE = len("s.a$JS.ACK.S.C.1.1.1.1794822688406701443.0")
 
 
 def seqs(messages: Iterable[jsclient.Msg]) -> list[int]:
@@ -114,6 +120,15 @@ def test_a_fetch_of_bytes_counts_theirs() -> None:
         assert asked == 1000 - sum(msg.size for msg in batch)
 
 
+def test_a_fetch_of_fewer_bytes_leaves_the_others() -> None:
+    desk = Tardy(1, 2, 3)
+    with consuming(desk) as scene:
+        assert len(scene.consumer.fetch_bytes(1000, timeout=0.2)) == 0
+        desk.on_pull = lambda pull: [pull.status("404 No Messages")]
+        assert seqs(scene.consumer.fetch_bytes(2 * SIZE, timeout=TIMEOUT)) == [1, 2]
+        assert seqs(scene.consumer.fetch_bytes(2 * SIZE, timeout=TIMEOUT)) == [3]
+
+
 def test_an_error_of_the_rest_does_not_lose_them() -> None:
     desk = Tardy(1)
     with consuming(desk) as scene:
@@ -128,7 +143,6 @@ def test_an_iteration_begins_with_them() -> None:
     desk = Tardy(1, 2)
     with consuming(desk) as scene:
         assert len(scene.consumer.fetch(5, timeout=0.2)) == 0
-        scene.heard()
         desk.on_pull = Counter(
             lambda pull: [pull.message(number) for number in (3, 4, 5)]
         )
@@ -148,13 +162,66 @@ def test_those_of_columns_are_for_the_next_columns() -> None:
 
 
 def test_those_of_columns_are_for_any_fetch() -> None:
+    desk = Tardy(1, 2, 3, 4)
+    with consuming(desk) as scene:
+        assert len(scene.consumer.fetch_batch(5, timeout=0.2)) == 0
+        assert seqs(scene.consumer.fetch(2, timeout=TIMEOUT)) == [1, 2]
+        assert scene.consumer.next(TIMEOUT).metadata.stream_seq == 3
+        assert seqs(scene.consumer.fetch_batch(5, timeout=TIMEOUT)) == [4]
+        assert len(desk.pulls) == 1
+
+
+def test_columns_that_want_fewer_get_the_first_of_them() -> None:
     desk = Tardy(1, 2, 3)
     with consuming(desk) as scene:
         assert len(scene.consumer.fetch_batch(5, timeout=0.2)) == 0
-        # More than this one wants.
-        assert len(scene.consumer.fetch_batch(2, timeout=0.2)) == 0
-        assert seqs(scene.consumer.fetch(2, timeout=TIMEOUT)) == [1, 2]
-        assert scene.consumer.next(TIMEOUT).metadata.stream_seq == 3
+        assert seqs(scene.consumer.fetch_batch(2, timeout=TIMEOUT)) == [1, 2]
+        assert seqs(scene.consumer.fetch_batch(2, timeout=TIMEOUT)) == [3]
+        assert len(desk.pulls) == 1
+
+
+def test_columns_of_bytes_count_theirs() -> None:
+    desk = Tardy(1, 2, 3)
+    with consuming(desk) as scene:
+        assert len(scene.consumer.fetch_batch(5, timeout=0.2)) == 0
+        desk.on_pull = lambda pull: [pull.status("404 No Messages")]
+        first = scene.consumer.fetch_batch(5, max_bytes=2 * SIZE, timeout=TIMEOUT)
+        assert (seqs(first), [msg.size for msg in first]) == ([1, 2], [SIZE, SIZE])
+        # One byte is missing.
+        rest = scene.consumer.fetch_batch(5, max_bytes=SIZE - 1, timeout=TIMEOUT)
+        assert len(rest) == 0
+        rest = scene.consumer.fetch_batch(5, max_bytes=SIZE, timeout=TIMEOUT)
+        assert seqs(rest) == [3]
+
+
+def test_columns_get_those_of_other_fetches_as_they_are() -> None:
+    desk = Desk()
+    with consuming(desk) as scene:
+        late = [b"", b"x" * 70_000]
+        desk.on_ping = lambda: (
+            [desk.pulls[0].message(number, data) for number, data in enumerate(late, 1)]
+            if desk.pulls
+            else []
+        )
+        assert len(scene.consumer.fetch(5, timeout=0.2)) == 0
+        batch = scene.consumer.fetch_batch(5, timeout=TIMEOUT)
+        assert [msg.data for msg in batch] == late
+        assert list(batch.stream_seqs) == [1, 2]
+        assert len(desk.pulls) == 1
+        batch.ack()
+        assert batch.is_acked
+
+
+def test_batches_begin_with_them() -> None:
+    desk = Tardy(1, 2)
+    with consuming(desk) as scene:
+        assert len(scene.consumer.fetch(5, timeout=0.2)) == 0
+        desk.on_pull = Counter(
+            lambda pull: [pull.message(number) for number in (3, 4, 5)]
+        )
+        with scene.consumer.batches(10, stop_after=5) as batches:
+            assert [seq for batch in batches for seq in seqs(batch)] == [1, 2, 3, 4, 5]
+        assert desk.pulls[1].body["batch"] == 3
 
 
 def test_a_lost_link_leaves_those_that_came() -> None:
@@ -187,20 +254,45 @@ class Interrupt(Exception):
     """Raised by a signal handler."""
 
 
-def test_a_signal_that_raises_leaves_what_came_to_the_next_fetch() -> None:
-    desk = Desk(Counter(lambda pull: [pull.message(1), pull.message(2)]))
+@contextmanager
+def interrupted(after: float) -> Iterator[None]:
+    """A block that a signal handler ends."""
 
     def raise_it(number: int, frame: FrameType | None) -> None:
         raise Interrupt
 
+    before = signal.signal(signal.SIGALRM, raise_it)
+    signal.setitimer(signal.ITIMER_REAL, after)
+    try:
+        with pytest.raises(Interrupt):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_signal_that_raises_leaves_what_came_to_the_next_fetch() -> None:
+    desk = Desk(Counter(lambda pull: [pull.message(1), pull.message(2)]))
     with consuming(desk) as scene:
-        before = signal.signal(signal.SIGALRM, raise_it)
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
-        try:
-            with pytest.raises(Interrupt):
-                scene.consumer.fetch(5, timeout=60.0)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
-            signal.signal(signal.SIGALRM, before)
+        with interrupted(0.3):
+            scene.consumer.fetch(5, timeout=60.0)
         assert seqs(scene.consumer.fetch(2, timeout=TIMEOUT)) == [1, 2]
         assert len(desk.pulls) == 1
+
+
+def test_a_signal_that_raises_keeps_them_in_their_order() -> None:
+    desk = Tardy(1, 2)
+    with consuming(desk) as scene:
+        assert len(scene.consumer.fetch(5, timeout=0.2)) == 0
+        with interrupted(0.3):
+            scene.consumer.fetch(5, timeout=60.0)
+        assert seqs(scene.consumer.fetch(2, timeout=TIMEOUT)) == [1, 2]
+
+
+def test_nothing_is_expected_of_a_link_that_is_gone() -> None:
+    with consuming(Desk()) as scene:
+        gone = Gate()
+        gone.open(jsclient.DisconnectedError("the link was lost"))
+        leftovers = Leftovers()
+        leftovers.expect(PullInbox(scene.consumer._courier()), gone)
+        assert not leftovers
