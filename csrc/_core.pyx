@@ -1701,9 +1701,9 @@ cdef class ConsumerInbox(Inbox):
         self.seq = seq
         self.last = self.last_but_one = None
 
-    cdef void hear(self) noexcept:
+    cdef inline void hear(self, int64_t now_ns) noexcept:
         self.heard += 1
-        self.heard_ns = jsc_coarse_ns()
+        self.heard_ns = now_ns
 
     @property
     def silence(self):
@@ -1871,7 +1871,7 @@ cdef class PushInbox(ConsumerInbox):
         cdef uint64_t number = 0
         if self.is_ended:
             return 0
-        self.hear()
+        self.hear(parser.read_ns)
         if frame.reply_size >= 8 and memcmp(frame.reply, b"$JS.ACK.", 8) == 0:
             if not self.checks_gaps:
                 return Inbox.deliver(self, frame, parser)
@@ -2057,8 +2057,8 @@ cdef class Block:
     cdef Py_ssize_t[1] shape
     cdef Py_ssize_t[1] strides
 
-    def __cinit__(self, format, Py_ssize_t itemsize):
-        self.format = format.encode("ascii")
+    def __cinit__(self, bytes format, Py_ssize_t itemsize):
+        self.format = format
         self.itemsize = itemsize
 
     def __dealloc__(self):
@@ -2125,7 +2125,7 @@ cdef class Block:
 
 
 cdef Block text_block():
-    return Block("B", 1)
+    return Block(b"B", 1)
 
 
 @cython.final
@@ -2133,8 +2133,8 @@ cdef class Batch:
     """Messages in columns: one buffer per field, without an object per message.
 
     `data` holds all payloads, and payload i is `data[offsets[i]:offsets[i + 1]]`. The
-    numbers of the ack subjects are buffers too. `batch[i]` makes a Msg. `error` says why a
-    fetch ended early.
+    numbers of the ack subjects are buffers too, read when one of them is first asked for.
+    `batch[i]` makes a Msg. `error` says why a fetch ended early.
     """
 
     cdef Py_ssize_t count
@@ -2147,7 +2147,7 @@ cdef class Batch:
     cdef Block reply_ends
     cdef Block blocks                  # header blocks
     cdef Block block_ends
-    cdef Block seqs
+    cdef Block seqs                    # these four may lack the last rows: see read_numbers
     cdef Block own_seqs
     cdef Block times
     cdef Block deliveries
@@ -2160,17 +2160,17 @@ cdef class Batch:
         cdef int64_t zero = 0
         self.left = -1
         self.payloads = text_block()
-        self.payload_ends = Block("q", 8)
+        self.payload_ends = Block(b"q", 8)
         self.heads = text_block()
-        self.head_ends = Block("q", 8)
+        self.head_ends = Block(b"q", 8)
         self.replies = text_block()
-        self.reply_ends = Block("q", 8)
+        self.reply_ends = Block(b"q", 8)
         self.blocks = text_block()
-        self.block_ends = Block("q", 8)
-        self.seqs = Block("Q", 8)
-        self.own_seqs = Block("Q", 8)
-        self.times = Block("q", 8)
-        self.deliveries = Block("Q", 8)
+        self.block_ends = Block(b"q", 8)
+        self.seqs = Block(b"Q", 8)
+        self.own_seqs = Block(b"Q", 8)
+        self.times = Block(b"q", 8)
+        self.deliveries = Block(b"Q", 8)
         self.reserve(0, 0, 0, 0)
         self.payload_ends.append(&zero, 8)
         self.block_ends.append(&zero, 8)
@@ -2189,10 +2189,39 @@ cdef class Batch:
         self.block_ends.reserve(8)
         self.head_ends.reserve(8)
         self.reply_ends.reserve(8)
-        self.seqs.reserve(8)
-        self.own_seqs.reserve(8)
-        self.times.reserve(8)
-        self.deliveries.reserve(8)
+        return 0
+
+    cdef int reserve_numbers(self, Py_ssize_t rows) except -1:
+        """Makes room for so many more rows of numbers."""
+        self.seqs.reserve(8 * rows)
+        self.own_seqs.reserve(8 * rows)
+        self.times.reserve(8 * rows)
+        self.deliveries.reserve(8 * rows)
+        return 0
+
+    cdef void add_numbers(
+        self, uint64_t seq, uint64_t own_seq, int64_t time_ns, uint64_t delivered
+    ) noexcept:
+        """Adds a row of numbers, for which room was made."""
+        self.seqs.append(&seq, 8)
+        self.own_seqs.append(&own_seq, 8)
+        self.times.append(&time_ns, 8)
+        self.deliveries.append(&delivered, 8)
+
+    cdef int read_numbers(self) except -1:
+        """Reads the numbers of the ack subjects that were not read yet."""
+        cdef AckSubject ack
+        cdef const char *at
+        cdef Py_ssize_t i, size
+        cdef Py_ssize_t known = self.seqs.size // 8
+        self.reserve_numbers(self.count - known)
+        for i in range(known, self.count):
+            at = self.replies.piece(self.reply_ends, i, &size)
+            if not read_ack_subject(at, size, &ack):
+                ack.stream_seq = ack.consumer_seq = ack.num_delivered = ack.timestamp_ns = 0
+            self.add_numbers(
+                ack.stream_seq, ack.consumer_seq, <int64_t>ack.timestamp_ns, ack.num_delivered
+            )
         return 0
 
     cdef Py_ssize_t full_size(self) noexcept:
@@ -2200,10 +2229,7 @@ cdef class Batch:
         return self.payloads.size + self.heads.size + self.replies.size + self.blocks.size
 
     cdef int append(self, const Frame *frame) except -1:
-        cdef AckSubject ack
         cdef int64_t end
-        if not read_ack_subject(frame.reply, frame.reply_size, &ack):
-            ack.stream_seq = ack.consumer_seq = ack.num_delivered = ack.timestamp_ns = 0
         self.reserve(
             frame.data_size, frame.subject_size, frame.reply_size, frame.header_size
         )
@@ -2219,19 +2245,15 @@ cdef class Batch:
         self.blocks.append(frame.header, frame.header_size)
         end = self.blocks.size
         self.block_ends.append(&end, 8)
-        self.seqs.append(&ack.stream_seq, 8)
-        self.own_seqs.append(&ack.consumer_seq, 8)
-        self.times.append(&ack.timestamp_ns, 8)
-        self.deliveries.append(&ack.num_delivered, 8)
         self.count += 1
         return 0
 
     cdef int append_stored(self, const Frame *frame, const StoredHeader *told) except -1:
         """Adds a message that was read directly, as it is stored."""
         cdef Py_ssize_t own = told.own if told.own > 12 else 0
-        cdef uint64_t none = 0
         cdef int64_t end
         self.reserve(frame.data_size, told.subject.size, 0, own)
+        self.reserve_numbers(1)
         self.payloads.append(frame.data, frame.data_size)
         end = self.payloads.size
         self.payload_ends.append(&end, 8)
@@ -2244,10 +2266,7 @@ cdef class Batch:
             self.append_own_headers(frame, told)
         end = self.blocks.size
         self.block_ends.append(&end, 8)
-        self.seqs.append(&told.seq, 8)
-        self.own_seqs.append(&none, 8)
-        self.times.append(&told.timestamp_ns, 8)
-        self.deliveries.append(&none, 8)
+        self.add_numbers(told.seq, 0, told.timestamp_ns, 0)
         self.left = <int64_t>told.num_pending
         self.count += 1
         return 0
@@ -2320,21 +2339,25 @@ cdef class Batch:
     @property
     def stream_seqs(self):
         """The sequence of each message in the stream."""
+        self.read_numbers()
         return memoryview(self.seqs)
 
     @property
     def consumer_seqs(self):
         """The number of each delivery of the consumer."""
+        self.read_numbers()
         return memoryview(self.own_seqs)
 
     @property
     def timestamps_ns(self):
         """When the stream stored each message, in nanoseconds since 1970, UTC."""
+        self.read_numbers()
         return memoryview(self.times)
 
     @property
     def num_delivered(self):
         """How often each message was delivered, this time included."""
+        self.read_numbers()
         return memoryview(self.deliveries)
 
     @property
@@ -2593,12 +2616,12 @@ cdef class HeaderColumns:
         cdef int32_t keys = 0
         if batch.blocks.size > INT32_MAX:
             raise OverflowError("the headers of a batch are larger than 2 GiB")
-        self.row_ends = Block("i", 4)
+        self.row_ends = Block(b"i", 4)
         self.key_bytes = text_block()
-        self.key_ends = Block("i", 4)
-        self.list_ends = Block("i", 4)
+        self.key_ends = Block(b"i", 4)
+        self.list_ends = Block(b"i", 4)
         self.value_bytes = text_block()
-        self.value_ends = Block("i", 4)
+        self.value_ends = Block(b"i", 4)
         for block in (self.row_ends, self.key_ends, self.list_ends, self.value_ends):
             add_end(block, 0)
         self.is_ascii = is_ascii(batch.blocks.at, batch.blocks.size)
@@ -2851,7 +2874,7 @@ cdef class Lane(Route):
             # About a pull that is long over.
             return 0
         if line.status == 100:
-            inbox.hear()
+            inbox.hear(parser.read_ns)
             inbox.beat(frame)
             if inbox.is_ended and inbox.sleepers:
                 parser.stir(inbox)
@@ -2869,7 +2892,7 @@ cdef class Lane(Route):
             charge -= pin_overhead(frame.header, frame.header_size, &pin)
             if pin.size:
                 inbox.pin = decode_text(pin.at, pin.size)
-        inbox.hear()
+        inbox.hear(parser.read_ns)
         if inbox.limit and inbox.arrived >= inbox.limit:
             inbox.dropped += 1
             return 0
@@ -3324,6 +3347,7 @@ cdef class Parser:
     cdef readonly uint64_t unrouted
     cdef uint64_t handled_pongs
     cdef bint is_busy                  # a read is being taken or parsed
+    cdef int64_t read_ns               # when it was, by the coarse clock
 
     def __cinit__(self):
         self.buffer = <char *>PyMem_Malloc(FIRST_BUFFER)
@@ -3417,6 +3441,7 @@ cdef class Parser:
 
     cdef int received(self, Py_ssize_t size) except -1:
         """That many bytes were put where `room` said: parse them, deliver, wake."""
+        self.read_ns = jsc_coarse_ns()
         try:
             if self.state == AT_HEAD or self.state == AT_BODY:
                 self.fill += size

@@ -410,18 +410,33 @@ class Conversation:
         return policy.counts_bytes and self._past_bytes >= policy.max_bytes
 
     @property
+    def refill_at(self) -> int:
+        """More is due when so much, or less, is owed and held; -1: never by taking.
+
+        It counts bytes if the policy does.
+        """
+        policy = self.policy
+        if self.is_ended or self._is_stopped or not self._is_linked or policy.is_fetch:
+            return -1
+        if policy.stop_after and (
+            self.arrived + self.owed_messages >= policy.stop_after
+        ):
+            return -1
+        if not policy.counts_bytes:
+            return policy.threshold_messages
+        return 0 if self._needs_all_room else policy.threshold_bytes
+
+    @property
     def _is_asking(self) -> bool:
         """Whether it may ask, and so little is in view that more is due."""
         policy = self.policy
-        if self._is_stopped or not self._is_linked:
-            return False
         if policy.is_fetch:
-            return not self.open
-        if not policy.counts_bytes:
+            return self._is_linked and not self._is_stopped and not self.open
+        if policy.counts_bytes:
+            in_view = self.owed_bytes + self.held_bytes
+        else:
             in_view = self.owed_messages + self.held_messages
-            return in_view <= policy.threshold_messages
-        in_view = self.owed_bytes + self.held_bytes
-        return in_view <= (0 if self._needs_all_room else policy.threshold_bytes)
+        return in_view <= self.refill_at
 
     def _room(self) -> tuple[int, int]:
         """The messages, none perhaps, and the bytes that may be asked for."""

@@ -188,11 +188,6 @@ class Pulling:
             self.inbox.set_limit(most)
         if not policy.is_fetch:
             self.inbox.counts_bytes = policy.counts_bytes
-            self.inbox.threshold = (
-                policy.threshold_bytes
-                if policy.counts_bytes
-                else policy.threshold_messages
-            )
             self.inbox.on_due = self._take_note
 
     @property
@@ -407,6 +402,7 @@ class Pulling:
             if self._to_do:
                 self._to_do.popleft()
         self.deadline = self._machine.deadline
+        self.inbox.threshold = self._machine.refill_at
 
     def _do(self, output: Output) -> None:
         match output:
@@ -459,7 +455,6 @@ class Pulling:
             loop.watchers.remove(self)
         if not self._machine.policy.is_fetch:
             self._drop_parted()
-        self.inbox.threshold = -1
         # No cycles: what it held for the user goes when the user lets go of it.
         self.inbox.on_due = None
         self._look_up = None

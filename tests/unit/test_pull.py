@@ -100,10 +100,16 @@ class Desk:
         return self.act()
 
     def take(self, count: int) -> Desk:
-        """The user takes messages."""
+        """The user takes messages; the machine hears of it when more is due."""
+        machine = self.machine
         del self.held[:count]
-        self.tell()
-        self.machine.counted(self.now)
+        if machine.policy.counts_bytes:
+            in_view = machine.owed_bytes + sum(self.held)
+        else:
+            in_view = machine.owed_messages + len(self.held)
+        if in_view <= machine.refill_at:
+            self.tell()
+            machine.counted(self.now)
         return self.act()
 
     def beat(self) -> Desk:
@@ -195,6 +201,27 @@ def test_more_is_asked_for_at_the_threshold_and_no_more_than_fits() -> None:
     desk.take(5)
     assert desk.batches == [10, 5, 5]
     assert desk.machine.owed_messages + len(desk.held) == 10
+
+
+def test_taking_is_of_no_interest_once_all_that_is_wanted_was_asked_for() -> None:
+    desk = consume(10, stop_after=12)
+    assert desk.machine.refill_at == 5
+    desk.deliver(10).take(5)
+    assert desk.batches == [10, 2]
+    assert desk.machine.refill_at == -1
+    desk.wait(1.0).status(408, "Request Timeout")
+    assert desk.batches == [10, 2, 2]
+    assert desk.machine.refill_at == -1
+
+
+def test_taking_is_of_no_interest_without_a_link_or_after_the_end() -> None:
+    desk = consume(10).unlink()
+    assert desk.machine.refill_at == -1
+    desk.link()
+    assert desk.machine.refill_at == 5
+    desk.machine.stopped()
+    assert desk.machine.refill_at == -1
+    assert fetch(10).machine.refill_at == -1
 
 
 def test_what_is_owed_counts_as_well_as_what_is_held() -> None:
