@@ -26,6 +26,7 @@ from cpython.bytes cimport (
     PyBytes_FromStringAndSize,
     PyBytes_GET_SIZE,
 )
+from cpython.dict cimport PyDict_Size
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.memoryview cimport PyMemoryView_FromMemory, PyMemoryView_GET_BUFFER
@@ -1114,6 +1115,24 @@ cdef class Awaited:
         """Whether waiting for it would return at once."""
         return self.is_ready()
 
+    def sleep(self, double seconds):
+        """Waits that long for it without driving any loop; whether it is ready.
+
+        Returns early, and False, when a signal handler ran.
+        """
+        cdef Waiter waiter
+        if self.is_ready():
+            return True
+        waiter = Waiter()
+        if self.sleepers is None:
+            self.sleepers = []
+        self.sleepers.append(waiter)
+        try:
+            waiter.sleep(seconds)
+        finally:
+            self.sleepers.remove(waiter)
+        return self.is_ready()
+
 
 @cython.final
 cdef class Gate(Awaited):
@@ -1131,24 +1150,6 @@ cdef class Gate(Awaited):
             self.error = error
             self.is_open = True
             self.wake(INT64_MAX)
-
-    def sleep(self, double seconds):
-        """Waits that long for it to open without driving any loop; whether it is open.
-
-        Returns early, and False, when a signal handler ran.
-        """
-        cdef Waiter waiter
-        if self.is_open:
-            return True
-        waiter = Waiter()
-        if self.sleepers is None:
-            self.sleepers = []
-        self.sleepers.append(waiter)
-        try:
-            waiter.sleep(seconds)
-        finally:
-            self.sleepers.remove(waiter)
-        return self.is_open
 
 
 @cython.final
@@ -3056,8 +3057,6 @@ cdef class Reply(Awaited):
     cdef bint is_tied                  # the request dies with its link
     cdef readonly bint is_begun        # bytes of a tied request were sent
     cdef readonly bint is_withdrawn    # none of them was, and none will be
-    cdef public object tag             # the caller's own
-    cdef public double due             # when its answer is overdue
 
     cdef bint is_ready(self) noexcept:
         return self.msg is not None or self.error is not None
@@ -3109,18 +3108,14 @@ cdef class Replies(Answers):
     cdef Py_ssize_t noise_at
     cdef readonly object owner
     cdef readonly uint64_t unclaimed   # answers that nobody waited for any more
-    cdef readonly bint gathers         # answers are noticed, for somebody who does not wait
-    cdef readonly object answered      # a deque of the replies that were not dealt with yet
     cdef readonly object reason        # the exception that ended it, or None
 
-    def __init__(self, prefix, owner=None, bint gathers=False):
+    def __init__(self, prefix, owner=None):
         self.prefix = prefix
         self.prefix_bytes = encode_text(prefix)
         self.owner = owner
         self.waiting = {}
         self.noise = b""
-        self.gathers = gathers
-        self.answered = deque()
 
     def __len__(self):
         return len(self.waiting)
@@ -3139,15 +3134,13 @@ cdef class Replies(Answers):
             number //= 62
         return PyBytes_FromStringAndSize(token, TOKEN_SIZE)
 
-    def open(self, subject, Py_ssize_t limit=0, tag=None, double due=INFINITY):
-        """A Reply for a request to the subject; its `inbox` is where the answer must go.
+    def open(self, subject):
+        """A Reply for a request to the subject; its `inbox` is where the answer must go."""
+        cdef Reply reply = self.draft(subject)
+        self.enter(reply)
+        return reply
 
-        None when as many requests as the limit, if there is one, wait already.
-        """
-        cdef Reply reply = self.draft(subject, tag, due)
-        return reply if self.enter(reply, limit) else None
-
-    def draft(self, subject, tag=None, double due=INFINITY):
+    def draft(self, subject):
         """A Reply that no answer finds before it has entered.
 
         Who holds it before that can drop it whatever happens in between.
@@ -3157,31 +3150,13 @@ cdef class Replies(Answers):
         reply.subject = subject
         reply.token = token
         reply.inbox = self.prefix + token.decode("ascii")
-        reply.tag = tag
-        reply.due = due
         return reply
 
-    def enter(self, Reply reply not None, Py_ssize_t limit=0):
-        """Lets its answer find a draft; False when as many as the limit wait already."""
+    def enter(self, Reply reply not None):
+        """Lets its answer find a draft."""
         if self.reason is not None:
             reply.fail(self.reason)
-            return True
-        if limit and len(self.waiting) >= limit:
-            return False
-        self.waiting[reply.token] = reply
-        return True
-
-    def oldest(self):
-        """The request that waits longest, or None."""
-        cdef Reply reply
-        for reply in self.waiting.values():
-            return reply
-        return None
-
-    def renew(self, Reply reply not None, double due):
-        """Makes a request that still waits the youngest."""
-        reply.due = due
-        if self.waiting.pop(reply.token, None) is not None:
+        else:
             self.waiting[reply.token] = reply
 
     def drop(self, Reply reply not None):
@@ -3205,8 +3180,6 @@ cdef class Replies(Answers):
     cdef int fail_one(self, Reply reply, object error) except -1:
         self.waiting.pop(reply.token, None)
         reply.fail(error)
-        if self.gathers:
-            self.answered.append(reply)
         return 0
 
     def fail_subject(self, subject, error):
@@ -3240,10 +3213,6 @@ cdef class Replies(Answers):
         msg = make_msg(frame, None)
         msg.owner = self.owner
         reply.msg = msg
-        if self.gathers:
-            if not self.answered:
-                parser.notices.append(self)
-            self.answered.append(reply)
         if reply.sleepers:
             parser.stir(reply)
         return 0
@@ -3781,6 +3750,33 @@ cdef enum:
     ASK_NOTHING = 0
     ASK_ALERT = 1            # unsent bytes wait and nobody has been told yet
     ASK_ROOM = 2             # the outbox is full: nothing was added
+    ASK_LINK = 3             # there is none, and the message must not wait for one
+
+
+cdef inline void block_span(bytes block, Span *head) noexcept:
+    """Lends the bytes of a header block, if there is one."""
+    head.at = NULL if block is None else PyBytes_AS_STRING(block)
+    head.size = 0 if block is None else PyBytes_GET_SIZE(block)
+
+
+cdef bint borrow_data(object data, Span *body, Py_buffer *view) except -1:
+    """Lends the bytes of a payload; True if the view must be released after."""
+    if PyBytes_Check(data):
+        body.at = PyBytes_AS_STRING(data)
+        body.size = PyBytes_GET_SIZE(data)
+        return False
+    if isinstance(data, str) or not PyObject_CheckBuffer(data):
+        hint = "; encode it first" if isinstance(data, str) else ""
+        raise TypeError(
+            f"data must be bytes or another buffer, not {type(data).__name__}{hint}"
+        )
+    try:
+        PyObject_GetBuffer(data, view, PyBUF_SIMPLE)
+    except BufferError:
+        raise TypeError("data must be a contiguous buffer") from None
+    body.at = <const char *>view.buf
+    body.size = view.len
+    return True
 
 
 @cython.final
@@ -3980,34 +3976,16 @@ cdef class Outbox:
         """Adds a message with the payload and the headers of a user."""
         cdef Py_buffer view
         cdef Span head, body
-        cdef bytes block = None
+        cdef bytes block = None if headers is None else encode_headers(headers)
+        cdef bint is_borrowed
         cdef int asked
-        head.at = NULL
-        head.size = 0
-        if headers is not None:
-            block = encode_headers(headers)
-            if block is not None:
-                head.at = PyBytes_AS_STRING(block)
-                head.size = PyBytes_GET_SIZE(block)
-        if PyBytes_Check(data):
-            body.at = PyBytes_AS_STRING(data)
-            body.size = PyBytes_GET_SIZE(data)
-            return self.add_checked(to, answer, head, body, is_urgent, ticket, is_tied)
-        if isinstance(data, str) or not PyObject_CheckBuffer(data):
-            hint = "; encode it first" if isinstance(data, str) else ""
-            raise TypeError(
-                f"data must be bytes or another buffer, not {type(data).__name__}{hint}"
-            )
+        block_span(block, &head)
+        is_borrowed = borrow_data(data, &body, &view)
         try:
-            PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-        except BufferError:
-            raise TypeError("data must be a contiguous buffer") from None
-        try:
-            body.at = <const char *>view.buf
-            body.size = view.len
             asked = self.add_checked(to, answer, head, body, is_urgent, ticket, is_tied)
         finally:
-            PyBuffer_Release(&view)
+            if is_borrowed:
+                PyBuffer_Release(&view)
         return asked
 
     cdef int add_checked(
@@ -4021,13 +3999,27 @@ cdef class Outbox:
         bint is_tied,
     ) except -1:
         """Adds a message whose subjects and header block are known to be good."""
-        cdef Py_ssize_t payload = head.size + body.size
-        cdef Py_ssize_t held = self.last - self.first
-        cdef char *at
-        cdef char *start
-        cdef int64_t now
+        cdef int asked
         is_tied = is_tied or ticket is not None
-        if to.size + answer.size + 24 > ARGUMENT_LIMIT:
+        # A tied one without a ticket, a pull, is small and comes from the helm, where nobody
+        # can wait for room.
+        asked = self.admit(
+            to.size + answer.size, head.size + body.size, is_tied, ticket is not None or not is_tied
+        )
+        if asked:
+            return self.need(asked)
+        self.append(to, answer, head, body, not is_tied, ticket)
+        return self.send_due(jsc_now_ns(), is_urgent)
+
+    cdef int admit(
+        self, Py_ssize_t subjects, Py_ssize_t payload, bint is_tied, bint can_wait
+    ) except -1:
+        """Whether a message of this size can be appended: ASK_NOTHING, or what it has to wait for.
+
+        Nothing fails between this and `append`, and no other thread runs.
+        """
+        cdef Py_ssize_t held = self.last - self.first
+        if subjects + 24 > ARGUMENT_LIMIT:
             raise InvalidArgumentError(
                 f"subject and reply together must not be longer than {ARGUMENT_LIMIT - 24} bytes"
             )
@@ -4044,21 +4036,32 @@ cdef class Outbox:
             raise self.refusal()
         if self.state == OUTBOX_DOWN:
             if is_tied:
-                raise DisconnectedError("there is no link to the server")
+                return ASK_LINK
             if self.keep_limit <= 0:
                 raise DisconnectedError("the link is down and there is no reconnect buffer")
             if held >= self.keep_limit:
                 raise BufferFullError(
                     f"the link is down and the reconnect buffer of {self.keep_limit} bytes is full"
                 )
-        # A tied one without a ticket, a pull, is small and comes from the helm, where nobody
-        # can wait for room.
-        elif held >= self.high_water and (ticket is not None or not is_tied):
+        elif held >= self.high_water and can_wait:
             return ASK_ROOM
-        self.reserve(payload + to.size + answer.size + 64)
+        self.reserve(payload + subjects + 64)
         self.reserve_border()
-        start = self.buffer + self.last
-        at = start
+        return ASK_NOTHING
+
+    cdef int need(self, int asked) except -1:
+        """What `admit` asked for; a link is asked for by raising."""
+        if asked == ASK_LINK:
+            raise DisconnectedError("there is no link to the server")
+        return asked
+
+    cdef void append(
+        self, Span to, Span answer, Span head, Span body, bint is_kept, Awaited ticket
+    ) noexcept:
+        """Adds the frame of a message that was admitted."""
+        cdef Py_ssize_t payload = head.size + body.size
+        cdef char *start = self.buffer + self.last
+        cdef char *at = start
         if head.size:
             at[0] = c'H'
             at += 1
@@ -4090,12 +4093,14 @@ cdef class Outbox:
         at[0] = c'\r'
         at[1] = c'\n'
         at += 2
-        self.close_frame(at - start, payload, not is_tied, ticket)
+        self.close_frame(at - start, payload, is_kept, ticket)
         self.messages += 1
         self.payload_bytes += <uint64_t>payload
+
+    cdef int send_due(self, int64_t now, bint is_urgent) except -1:
+        """Sends what was appended if that is due; ASK_NOTHING or ASK_ALERT."""
         if self.state != OUTBOX_UP:
             return ASK_NOTHING
-        now = jsc_now_ns()
         if (
             is_urgent
             or now - self.sent_ns >= QUIET_NS
@@ -4192,14 +4197,23 @@ cdef class Outbox:
 
     def withdraw(self, Awaited ticket not None):
         """Takes a frame back of which no byte was sent; False if there is none."""
+        return self.take_back(ticket, False)
+
+    cdef bint take_back(self, Awaited ticket, bint passes_doubt) except -1:
+        """Takes back the first frame with the ticket of which no byte was sent.
+
+        What TLS has seen may have been sent: False, unless such frames are passed over.
+        """
         cdef Py_ssize_t i, at = self.first - self.sent_of_first
         cdef Py_ssize_t size
         for i in range(self.border_first, self.border_last):
             size = <Py_ssize_t>self.borders[i].size
             if self.borders[i].ticket == <PyObject *>ticket:
                 if self.link is not None and at - self.first < self.link.doubtful:
-                    # TLS has seen these bytes: it may have sent them.
-                    return False
+                    if not passes_doubt:
+                        return False
+                    at += size
+                    continue
                 memmove(
                     self.buffer + at, self.buffer + at + size, <size_t>(self.last - at - size)
                 )
@@ -4433,115 +4447,387 @@ cdef dict SLOT_NAMES = {
 
 cdef struct Slot:
     SlotState state
+    uint32_t next            # in the list of those under way, or of the free ones
+    uint32_t previous
     uint64_t seq
     uint64_t turn            # of the subjects; where the ack goes
-    uint64_t frame           # the how manieth frame of the window is its own
+    uint64_t frame           # the how manieth frame is its own
     Py_ssize_t row           # of its Rows
     int64_t due_ns           # when its ack is overdue, on the core's own clock
     Span subject
-    PyObject *holder         # of the subject's bytes: the Rows, a str or bytes; or NULL
+    PyObject *holder         # of the subject's bytes: Rows, a str, bytes, a Pledge; or NULL
     PyObject *answer         # the PubAck, the Msg or the exception; or NULL
 
 
-@cython.final
-cdef class Window(Answers):
-    """Publishes on their way to streams, in their order: one slot of a ring for each.
+cdef enum:
+    FEWEST_SLOTS = 256       # a subject is used again after so many publishes at the earliest
+    NUMBER_SIZE = 20
+
+
+cdef class Slots(Answers):
+    """Publishes on their way to streams, in their order: a slot for each.
 
     The acks come to an inbox of its own, whose subjects end with the number of the slot, so an
-    ack finds it without a table, and a server that knows these subjects by heart after one
-    turn of the ring stores a third more. A turn of the ring gets subjects of its own when an
-    answer to what was given up may still come, or when more than one answers.
+    ack finds it without a table, and a server that knows these subjects by heart stores a third
+    more. The slot that was free for longest is taken first, so that late answers find nobody.
+    All slots get new subjects when an answer to what was given up may still come, and at every
+    use when more than one answers.
 
     Frames are sent in the order in which they entered the outbox: one number, `begun`, tells
-    which were. Outcomes are taken from the oldest on.
-
-    `publish_all` feeds it from an iterator and takes PubAcks; rows of columns are only counted.
+    which were. A subclass says what becomes of a publish that has ended.
     """
 
     cdef readonly str prefix           # of the inbox; ends with a dot
     cdef char *reply                   # the prefix, and room for a number
     cdef Py_ssize_t prefix_size
     cdef Outbox outbox
-    cdef Slot *slots
-    cdef uint64_t mask
-    cdef int bits                      # of the mask
+    cdef Slot *slots                   # and two more, the borders of lists
+    cdef uint32_t border               # between the youngest and the oldest under way
+    cdef uint32_t used                 # slots that were used, from 0 on
+    cdef uint32_t first_free           # the one that was free for longest, or the border
+    cdef uint32_t last_free
+    cdef Py_ssize_t count              # of publishes under way
+    cdef int bits                      # of a slot's number
     cdef uint64_t turn                 # of the subjects of acks
-    cdef bint is_unsure                # more than one answers: every turn is a new one
+    cdef bint is_unsure                # more than one answers: every use is a new turn
     cdef readonly Msg stray            # a refusal that may be of any publish, or None
-    cdef uint64_t head                 # the oldest whose outcome was not taken
-    cdef uint64_t tail                 # the number of the next
     cdef uint64_t frames               # that entered the outbox
     cdef uint64_t begun                # of which bytes were sent, or that left it otherwise
     cdef readonly Py_ssize_t limit
     cdef readonly Py_ssize_t outstanding
+    cdef readonly object gone          # why the last link is gone, or None
+    cdef readonly object reason        # why nothing more is answered, or None
+    cdef readonly uint64_t unclaimed   # answers that nobody waited for
+
+    cdef int set_up(self, object prefix, Outbox outbox, Py_ssize_t limit) except -1:
+        cdef bytes text = encode_text(prefix)
+        cdef uint32_t i
+        if self.slots != NULL:
+            raise TypeError("a window is made once")
+        if not 0 < limit < INT32_MAX:
+            raise InvalidArgumentError(f"a window must have from 1 to {INT32_MAX} places: {limit}")
+        self.prefix = prefix
+        self.prefix_size = PyBytes_GET_SIZE(text)
+        self.outbox = outbox
+        self.limit = limit
+        self.border = <uint32_t>max(limit, FEWEST_SLOTS)
+        self.first_free = self.last_free = self.border
+        while <uint64_t>1 << self.bits < self.border:
+            self.bits += 1
+        self.reply = <char *>PyMem_Malloc(<size_t>self.prefix_size + NUMBER_SIZE)
+        self.slots = <Slot *>PyMem_Malloc((<size_t>self.border + 2) * sizeof(Slot))
+        if self.reply == NULL or self.slots == NULL:
+            raise MemoryError
+        memcpy(self.reply, PyBytes_AS_STRING(text), <size_t>self.prefix_size)
+        for i in range(self.border, self.border + 2):
+            self.slots[i].next = self.slots[i].previous = i
+            self.slots[i].state = SLOT_FREE
+            self.slots[i].holder = NULL
+        return 0
+
+    def __dealloc__(self):
+        if self.slots != NULL:
+            while self.count:
+                self.release(self.oldest())
+        PyMem_Free(self.slots)
+        PyMem_Free(self.reply)
+
+    cdef void frame_begun(self) noexcept:
+        self.begun += 1
+
+    @property
+    def time_left(self):
+        """The seconds until the ack of the oldest publish is overdue."""
+        if self.slots[self.border].next == self.border:
+            return INFINITY
+        return <double>(self.oldest().due_ns - jsc_now_ns()) * 1e-9
+
+    cdef inline Slot *oldest(self) noexcept:
+        """The border if there is none."""
+        return &self.slots[self.slots[self.border].next]
+
+    # Frames ---------------------------------------------------------------------------
+
+    cdef int admit(self, Span to, Span head, Span body) except -1:
+        """Whether the outbox takes such a message now, as its `admit`."""
+        return self.outbox.admit(
+            to.size + self.prefix_size + NUMBER_SIZE, head.size + body.size, True, True
+        )
+
+    cdef int post(
+        self, Span to, Span head, Span body, object holder, Py_ssize_t row, int64_t timeout_ns
+    ) except -1:
+        """Publishes a message from a slot of its own; there is one, and the outbox has room.
+
+        ASK_NOTHING or ASK_ALERT.
+        """
+        cdef int64_t now = jsc_now_ns()
+        cdef Slot *slot
+        slot = self.enter(to, holder, SLOT_WAITING, now + timeout_ns)
+        slot.row = row
+        self.outbox.append(to, self.reply_of(slot), head, body, False, self)
+        return self.outbox.send_due(now, False)
+
+    cdef Slot *enter(
+        self, Span subject, object holder, SlotState state, int64_t due_ns
+    ) noexcept:
+        """A publish takes the slot that was free for longest, and is the youngest."""
+        cdef uint32_t number = self.first_free
+        cdef Slot *slot
+        if self.used < FEWEST_SLOTS or number == self.border:
+            number = self.used
+            self.used += 1
+            slot = &self.slots[number]
+        else:
+            slot = &self.slots[number]
+            self.first_free = slot.next
+            if self.is_unsure and slot.turn == self.turn:
+                self.turn += 1
+        slot.state = state
+        slot.subject = subject
+        slot.due_ns = due_ns
+        slot.row = 0
+        slot.seq = 0
+        slot.answer = NULL
+        slot.holder = <PyObject *>holder
+        Py_INCREF(holder)
+        slot.turn = self.turn
+        self.link_in(slot, self.border)
+        self.count += 1
+        if state == SLOT_WAITING:
+            slot.frame = self.frames
+            self.frames += 1
+            self.outstanding += 1
+        return slot
+
+    cdef Span reply_of(self, const Slot *slot) noexcept:
+        """Where its ack goes."""
+        cdef Span span
+        cdef uint64_t number = <uint64_t>(slot - self.slots) | slot.turn << self.bits
+        span.at = self.reply
+        span.size = self.prefix_size + write_uint(self.reply + self.prefix_size, number)
+        return span
+
+    cdef void link_in(self, Slot *slot, uint32_t border) noexcept:
+        """Makes it the youngest of the list with that border."""
+        cdef uint32_t number = <uint32_t>(slot - self.slots)
+        slot.next = border
+        slot.previous = self.slots[border].previous
+        self.slots[slot.previous].next = number
+        self.slots[border].previous = number
+
+    cdef void link_out(self, Slot *slot) noexcept:
+        self.slots[slot.previous].next = slot.next
+        self.slots[slot.next].previous = slot.previous
+
+    cdef void release(self, Slot *slot) noexcept:
+        """A publish that is over leaves its slot."""
+        cdef uint32_t number = <uint32_t>(slot - self.slots)
+        cdef PyObject *holder = slot.holder
+        cdef PyObject *answer = slot.answer
+        slot.holder = slot.answer = NULL
+        # What comes for it now would be a second answer, if it got one at all.
+        if slot.state > SLOT_ANSWERED:
+            slot.state = SLOT_FREE
+        self.link_out(slot)
+        slot.next = self.border
+        if self.first_free == self.border:
+            self.first_free = number
+        else:
+            self.slots[self.last_free].next = number
+        self.last_free = number
+        self.count -= 1
+        # Other code may run from here on.
+        Py_XDECREF(holder)
+        Py_XDECREF(answer)
+
+    # Outcomes -------------------------------------------------------------------------
+
+    cdef int acked(
+        self, Slot *slot, const Frame *frame, const AckBody *body, Parser parser
+    ) except -1:
+        """A publish got the usual ack."""
+        return 0
+
+    cdef int ended(self, Slot *slot, Parser parser) except -1:
+        """A publish got another end, which the parser brought or not."""
+        return 0
+
+    cdef int end(
+        self, Slot *slot, SlotState state, object answer=None, Parser parser=None
+    ) except -1:
+        if answer is not None:
+            Py_INCREF(answer)
+            slot.answer = <PyObject *>answer
+        slot.state = state
+        self.outstanding -= 1
+        return self.ended(slot, parser)
+
+    cdef int deliver(self, const Frame *frame, Parser parser) except -1:
+        cdef uint64_t number = 0, index
+        cdef AckBody body
+        cdef Slot *slot
+        cdef bint is_ours
+        if (
+            frame.subject_size > self.prefix_size
+            and memcmp(frame.subject, self.reply, <size_t>self.prefix_size) == 0
+        ):
+            is_ours = parse_uint64(
+                frame.subject + self.prefix_size, frame.subject_size - self.prefix_size, &number
+            )
+            index = number & ((<uint64_t>1 << self.bits) - 1)
+            slot = &self.slots[index]
+            is_ours = is_ours and index < self.used and slot.turn == number >> self.bits
+        else:
+            # The server rewrote the subject; with one on its way it can only be its ack.
+            slot = self.oldest()
+            is_ours = self.outstanding == 1 and slot.next == slot.previous
+        if not is_ours or slot.state != SLOT_WAITING:
+            self.unclaimed += 1
+            if is_ours and SLOT_STORED <= slot.state <= SLOT_ANSWERED:
+                return self.doubt(frame)
+            return 0
+        if frame.header_size == 0 and read_ack_body(frame.data, frame.data_size, &body):
+            return self.acked(slot, frame, &body, parser)
+        return self.end(slot, SLOT_ANSWERED, make_msg(frame, None), parser)
+
+    cdef int doubt(self, const Frame *frame) except -1:
+        """A publish was answered twice: which answer was meant for which, nobody can tell."""
+        cdef AckBody body
+        self.is_unsure = True
+        self.turn += 1
+        if self.stray is None and frame.data_size and frame.data[0] == c'{' and (
+            not read_ack_body(frame.data, frame.data_size, &body)
+        ):
+            # What a stream may have said. Anything else is no stream's word.
+            self.stray = make_msg(frame, None)
+        return 0
+
+    cdef tuple outcome(self, const Slot *slot):
+        answer = None if slot.answer == NULL else <object>slot.answer
+        subject = "" if slot.subject.at == NULL else decode_text(
+            slot.subject.at, slot.subject.size
+        )
+        return SLOT_NAMES[slot.state], answer, subject
+
+    # What ends waits ------------------------------------------------------------------
+
+    def give_up_oldest(self):
+        """The time of the oldest publish is over: it is withdrawn, or a late ack ignored."""
+        cdef Slot *slot = self.oldest()
+        cdef SlotState state = SLOT_OVERDUE
+        if slot.state != SLOT_WAITING:
+            return
+        self.turn += 1
+        if slot.frame >= self.begun and self.outbox.take_back(self, True):
+            state = SLOT_LATE
+            self.begun += 1
+        self.end(slot, state)
+
+    def withdraw(self):
+        """Takes back all of which no byte was sent; how many. Nothing may be added after."""
+        cdef Py_ssize_t taken = self.outbox.withdraw_all(self)
+        self.end_all(SLOT_WAITING, self.frames - <uint64_t>taken)
+        return taken
+
+    cdef int end_all(self, SlotState begun, uint64_t first_unsent) except -1:
+        """Ends what waits: as unsent from that frame on, before it in the other way, if any."""
+        cdef uint32_t number = self.slots[self.border].next
+        cdef Slot *slot
+        while number < self.border:
+            slot = &self.slots[number]
+            number = slot.next
+            if slot.state == SLOT_WAITING:
+                if slot.frame >= first_unsent:
+                    self.end(slot, SLOT_UNSENT)
+                elif begun != SLOT_WAITING:
+                    self.end(slot, begun)
+        return 0
+
+    cdef int lose(self) except -1:
+        """No ack comes any more for what waits."""
+        cdef uint64_t begun = self.begun
+        self.turn += 1
+        self.begun = self.frames
+        self.end_all(SLOT_LOST, begun)
+        self.wake(INT64_MAX)
+        return 0
+
+    def fail_tied(self, error):
+        """The link is lost, and with it what was under way; the outbox has given it up."""
+        self.gone = error
+        self.lose()
+
+    def fail_all(self, error):
+        """Nothing is answered any more; what can be taken back is."""
+        if self.reason is None:
+            self.reason = error
+        self.withdraw()
+        # What TLS has seen counts as sent.
+        self.begun = self.frames
+        self.lose()
+
+    def fail_subject(self, subject, error):
+        """Ends the oldest publish to the subject with the error; False if there is none.
+
+        The server has refused it: it was sent.
+        """
+        cdef uint32_t number = self.slots[self.border].next
+        cdef Slot *slot
+        cdef bytes text = encode_text(subject)
+        while number < self.border:
+            slot = &self.slots[number]
+            number = slot.next
+            if slot.frame >= self.begun:
+                break
+            if (
+                slot.state == SLOT_WAITING
+                and slot.subject.size == PyBytes_GET_SIZE(text)
+                and memcmp(slot.subject.at, PyBytes_AS_STRING(text), len(text)) == 0
+            ):
+                self.end(slot, SLOT_FAILED, error)
+                self.wake(INT64_MAX)
+                return True
+        return False
+
+
+@cython.final
+cdef class Window(Slots):
+    """Publishes whose outcomes are taken in their order, from the oldest on.
+
+    `publish_all` feeds it from an iterator and takes PubAcks; rows of columns are only counted.
+    """
+
     cdef Py_ssize_t low                # a wait is over when no more are outstanding
     cdef bint keeps_acks
     cdef readonly object pending       # what the source gave and did not find room
     cdef readonly bint is_exhausted    # the source has ended
-    cdef readonly object gone          # why the last link is gone, or None
-    cdef readonly object reason        # why nothing more is answered, or None
-    cdef readonly uint64_t unclaimed   # answers that nobody waited for
     cdef readonly uint64_t stored
     cdef readonly uint64_t duplicates
     cdef readonly uint64_t first_seq   # of all acks so far; 0 without any
     cdef readonly uint64_t last_seq
 
     def __init__(self, prefix, Outbox outbox not None, Py_ssize_t limit, bint keeps_acks=False):
-        cdef bytes text = encode_text(prefix)
-        cdef size_t capacity = 1
-        while capacity < <size_t>limit:
-            capacity *= 2
-        if self.slots != NULL:
-            raise TypeError("a window is made once")
-        self.prefix = prefix
-        self.prefix_size = PyBytes_GET_SIZE(text)
-        self.outbox = outbox
-        self.limit = limit
+        self.set_up(prefix, outbox, limit)
         self.low = -1
         self.keeps_acks = keeps_acks
-        self.reply = <char *>PyMem_Malloc(<size_t>self.prefix_size + 20)
-        self.slots = <Slot *>PyMem_Malloc(capacity * sizeof(Slot))
-        if self.reply == NULL or self.slots == NULL:
-            raise MemoryError
-        memcpy(self.reply, PyBytes_AS_STRING(text), <size_t>self.prefix_size)
-        memset(self.slots, 0, capacity * sizeof(Slot))
-        self.mask = capacity - 1
-        while <size_t>1 << self.bits < capacity:
-            self.bits += 1
-
-    def __dealloc__(self):
-        if self.slots != NULL:
-            while self.head < self.tail:
-                self.release()
-        PyMem_Free(self.slots)
-        PyMem_Free(self.reply)
 
     def __len__(self):
         """Publishes whose outcome was not taken yet."""
-        return <Py_ssize_t>(self.tail - self.head)
+        return self.count
 
     cdef bint is_ready(self) noexcept:
         return self.outstanding <= self.low
 
-    cdef void frame_begun(self) noexcept:
-        self.begun += 1
-
     @property
     def is_full(self):
         """Whether the limit of publishes is under way."""
-        return self.tail - self.head >= <uint64_t>self.limit
+        return self.count >= self.limit
 
     @property
     def has_outcome(self):
         """Whether the oldest publish is no longer waiting."""
-        return self.head < self.tail and self.oldest().state != SLOT_WAITING
-
-    @property
-    def time_left(self):
-        """The seconds until the ack of the oldest publish is overdue."""
-        if self.head == self.tail:
-            return INFINITY
-        return <double>(self.oldest().due_ns - jsc_now_ns()) * 1e-9
+        return self.count > 0 and self.oldest().state != SLOT_WAITING
 
     @property
     def is_sent(self):
@@ -4551,14 +4837,11 @@ cdef class Window(Answers):
     @property
     def oldest_row(self):
         """(rows, row) of the oldest publish, if it is one of rows."""
-        if self.head < self.tail:
+        if self.count:
             holder = <object>self.oldest().holder
             if isinstance(holder, Rows):
                 return holder, self.oldest().row
         return None
-
-    cdef inline Slot *oldest(self) noexcept:
-        return &self.slots[self.head & self.mask]
 
     def await_some(self, bint is_all=False):
         """The next wait for this window lasts until a good part of it has been answered.
@@ -4568,68 +4851,7 @@ cdef class Window(Answers):
         cdef Py_ssize_t part = self.outstanding if is_all else max(1, self.limit // 4)
         self.low = max(0, self.outstanding - part)
 
-    # Frames ---------------------------------------------------------------------------
-
-    cdef Span last_reply(self) noexcept:
-        """Where the ack of the youngest publish goes."""
-        cdef Span span
-        cdef uint64_t number = (self.tail - 1) & self.mask
-        number |= self.slots[number].turn << self.bits
-        span.at = self.reply
-        span.size = self.prefix_size + write_uint(self.reply + self.prefix_size, number)
-        return span
-
-    cdef void enter(self, Span subject, object holder, SlotState state, int64_t due_ns) noexcept:
-        """A publish takes the next slot; the window is not full.
-
-        That comes first: while TLS takes a frame, other threads run, and its ack may come.
-        """
-        cdef Slot *slot = &self.slots[self.tail & self.mask]
-        slot.state = state
-        slot.subject = subject
-        slot.due_ns = due_ns
-        slot.row = 0
-        slot.seq = 0
-        slot.answer = NULL
-        slot.holder = <PyObject *>holder
-        Py_INCREF(holder)
-        if self.is_unsure and self.tail & self.mask == 0:
-            self.turn += 1
-        slot.turn = self.turn
-        self.tail += 1
-        if state == SLOT_WAITING:
-            slot.frame = self.frames
-            self.frames += 1
-            self.outstanding += 1
-
-    cdef void leave(self) noexcept:
-        """The youngest publish did not get into the outbox: its slot is free again."""
-        cdef Slot *slot
-        cdef PyObject *holder
-        self.tail -= 1
-        slot = &self.slots[self.tail & self.mask]
-        self.frames -= 1
-        # A link may have been lost meanwhile.
-        self.begun = min(self.begun, self.frames)
-        if slot.state == SLOT_WAITING:
-            self.outstanding -= 1
-        slot.state = SLOT_FREE
-        holder = slot.holder
-        slot.holder = NULL
-        Py_XDECREF(holder)
-
-    cdef void release(self) noexcept:
-        """The outcome of the oldest was taken."""
-        cdef Slot *slot = self.oldest()
-        cdef PyObject *holder = slot.holder
-        cdef PyObject *answer = slot.answer
-        slot.holder = slot.answer = NULL
-        # What comes for it now would be a second answer, if it got one at all.
-        if slot.state > SLOT_ANSWERED:
-            slot.state = SLOT_FREE
-        self.head += 1
-        Py_XDECREF(holder)
-        Py_XDECREF(answer)
+    # Messages -------------------------------------------------------------------------
 
     def feed(self, source, double timeout):
         """Publishes what the iterator gives until the window is full or an outcome is due.
@@ -4645,8 +4867,8 @@ cdef class Window(Answers):
         cdef int64_t timeout_ns = <int64_t>(min(timeout, 1e9) * 1e9)
         while (
             not self.is_exhausted
-            and self.tail - self.head < <uint64_t>self.limit
-            and (self.head == self.tail or self.oldest().state == SLOT_WAITING)
+            and self.count < self.limit
+            and (self.count == 0 or self.oldest().state == SLOT_WAITING)
         ):
             if self.pending is None:
                 self.pending = next(source, NOTHING)
@@ -4662,10 +4884,12 @@ cdef class Window(Answers):
         return result
 
     cdef int add_message(self, object message, int64_t timeout_ns) except -1:
-        cdef bint is_added = False
-        cdef Span to
+        cdef Span to, head, body
+        cdef Py_buffer view
+        cdef bint is_borrowed
         cdef int asked
         cdef object subject, data, holder, headers = None
+        cdef bytes block
         if self.reason is not None:
             raise self.reason
         if len(message) == 3:
@@ -4673,38 +4897,57 @@ cdef class Window(Answers):
         else:
             subject, data = message
         holder = self.outbox.checked_span(subject, &to)
-        self.enter(to, holder, SLOT_WAITING, jsc_now_ns() + timeout_ns)
+        block = None if headers is None else encode_headers(headers)
+        block_span(block, &head)
+        is_borrowed = borrow_data(data, &body, &view)
         try:
-            asked = self.outbox.add_publish(
-                to, self.last_reply(), data, headers, False, self, True
-            )
-            is_added = asked != ASK_ROOM
+            asked = self.outbox.need(self.admit(to, head, body))
+            if asked == ASK_NOTHING:
+                asked = self.post(to, head, body, holder, 0, timeout_ns)
         finally:
-            if not is_added:
-                self.leave()
+            if is_borrowed:
+                PyBuffer_Release(&view)
         return asked
-
-    cdef int refuse(self, object error) except -1:
-        """A publish that is not sent takes its slot with its error."""
-        cdef Slot *slot = &self.slots[self.tail & self.mask]
-        cdef Span nothing
-        nothing.at = NULL
-        nothing.size = 0
-        self.enter(nothing, error, SLOT_FAILED, 0)
-        Py_INCREF(error)
-        slot.answer = <PyObject *>error
-        return 0
 
     def refuse_pending(self, error):
         """The message that waits for room or a link is not sent: this becomes its outcome."""
+        cdef Slot *slot
+        cdef Span nothing
+        nothing.at = NULL
+        nothing.size = 0
         if self.pending is not None:
             self.pending = None
-            self.refuse(error)
+            slot = self.enter(nothing, error, SLOT_FAILED, 0)
+            Py_INCREF(error)
+            slot.answer = <PyObject *>error
 
     def end_source(self):
         """Nothing more is taken from the source."""
         self.is_exhausted = True
         self.pending = None
+
+    def take(self):
+        """The PubAcks of the oldest publishes, up to the first that has none."""
+        cdef Slot *slot
+        cdef list acks = []
+        while self.count:
+            slot = self.oldest()
+            if slot.state != SLOT_STORED and slot.state != SLOT_DUPLICATE:
+                break
+            acks.append(<object>slot.answer)
+            self.release(slot)
+        return acks
+
+    def take_odd(self):
+        """(what became of it, answer or error, subject) of the oldest publish if it has no ack."""
+        cdef Slot *slot = self.oldest()
+        if self.count == 0 or slot.state not in SLOT_NAMES:
+            return None
+        outcome = self.outcome(slot)
+        self.release(slot)
+        return outcome
+
+    # Rows -----------------------------------------------------------------------------
 
     def fill(self, Rows rows not None, known=None):
         """Publishes rows from their `position` on until the window is full or all are sent.
@@ -4714,9 +4957,7 @@ cdef class Window(Answers):
         DisconnectedError without a link.
         """
         cdef int asked, result = ASK_NOTHING
-        while (
-            rows.position < rows.count and self.tail - self.head < <uint64_t>self.limit
-        ):
+        while rows.position < rows.count and self.count < self.limit:
             asked = self.add_row(rows, rows.position, known)
             if asked == ASK_ROOM:
                 return asked
@@ -4728,13 +4969,12 @@ cdef class Window(Answers):
         """Publishes one row once more; what it returns and raises is what `fill` does."""
         if not 0 <= row < rows.count:
             raise IndexError("there is no such row")
+        if self.count >= self.limit:
+            raise IndexError("the window is full")
         return self.add_row(rows, row, None)
 
     cdef int add_row(self, Rows rows, Py_ssize_t row, object known) except -1:
-        cdef bint is_added = False
         cdef Span to, head, body
-        cdef int asked
-        cdef Slot *slot
         if self.reason is not None:
             raise self.reason
         rows.subject_of(row, &to)
@@ -4745,114 +4985,9 @@ cdef class Window(Answers):
             if PyBytes_FromStringAndSize(rows.scratch + rows.id_start, rows.id_size) in known:
                 self.duplicates += 1
                 return ASK_NOTHING
-        slot = &self.slots[self.tail & self.mask]
-        self.enter(to, rows, SLOT_WAITING, 0)
-        slot.row = row
-        try:
-            asked = self.outbox.add_checked(to, self.last_reply(), head, body, False, self, True)
-            is_added = asked != ASK_ROOM
-        finally:
-            if not is_added:
-                self.leave()
-        return asked
-
-    # Outcomes -------------------------------------------------------------------------
-
-    cdef int deliver(self, const Frame *frame, Parser parser) except -1:
-        cdef uint64_t number = 0
-        cdef AckBody body
-        cdef Slot *slot
-        cdef object answer = None
-        cdef bint is_ours = (
-            frame.subject_size > self.prefix_size
-            and memcmp(frame.subject, self.reply, <size_t>self.prefix_size) == 0
-        )
-        if is_ours:
-            is_ours = parse_uint64(
-                frame.subject + self.prefix_size, frame.subject_size - self.prefix_size, &number
-            )
-        elif self.outstanding == 1 and self.tail - self.head == 1:
-            # The server rewrote the subject; with one on its way it can only be its ack.
-            number = self.head & self.mask
-            number |= self.slots[number].turn << self.bits
-            is_ours = True
-        slot = &self.slots[number & self.mask]
-        if not is_ours or slot.turn != number >> self.bits or slot.state != SLOT_WAITING:
-            self.unclaimed += 1
-            if is_ours and slot.turn == number >> self.bits:
-                if SLOT_STORED <= slot.state <= SLOT_ANSWERED:
-                    return self.doubt(frame)
-            return 0
-        if frame.header_size == 0 and read_ack_body(frame.data, frame.data_size, &body):
-            if self.keeps_acks:
-                answer = make_pub_ack(frame.data, &body)
-        else:
-            answer = make_msg(frame, None)
-        if self.sleepers and self.outstanding - 1 <= self.low:
-            parser.stir(self)
-        # Nothing fails from here on.
-        if answer is not None:
-            Py_INCREF(answer)
-            slot.answer = <PyObject *>answer
-        if answer is None or isinstance(answer, PubAck):
-            slot.seq = body.seq
-            slot.state = SLOT_DUPLICATE if body.is_duplicate else SLOT_STORED
-        else:
-            slot.state = SLOT_ANSWERED
-        self.outstanding -= 1
-        return 0
-
-    cdef int doubt(self, const Frame *frame) except -1:
-        """A publish was answered twice: which answer was meant for which, nobody can tell."""
-        cdef AckBody body
-        self.is_unsure = True
-        self.turn += 1
-        if self.stray is None and frame.data_size and frame.data[0] == c'{' and (
-            not read_ack_body(frame.data, frame.data_size, &body)
-        ):
-            # What a stream may have said. Anything else is no stream's word.
-            self.stray = make_msg(frame, None)
-        return 0
-
-    def take(self):
-        """The PubAcks of the oldest publishes, up to the first that has none."""
-        cdef Slot *slot
-        cdef list acks = []
-        while self.head < self.tail:
-            slot = self.oldest()
-            if slot.state != SLOT_STORED and slot.state != SLOT_DUPLICATE:
-                break
-            acks.append(<object>slot.answer)
-            self.release()
-        return acks
-
-    def take_odd(self):
-        """(what became of it, answer or error, subject) of the oldest publish if it has no ack."""
-        cdef Slot *slot = self.oldest()
-        if self.head == self.tail or slot.state not in SLOT_NAMES:
-            return None
-        outcome = self.outcome(slot)
-        self.release()
-        return outcome
-
-    cdef tuple outcome(self, const Slot *slot):
-        answer = None if slot.answer == NULL else <object>slot.answer
-        subject = "" if slot.subject.at == NULL else decode_text(
-            slot.subject.at, slot.subject.size
-        )
-        return SLOT_NAMES[slot.state], answer, subject
-
-    def give_up_oldest(self):
-        """The time of the oldest publish is over: it is withdrawn, or a late ack ignored."""
-        cdef Slot *slot = self.oldest()
-        if self.head == self.tail or slot.state != SLOT_WAITING:
-            return
-        slot.state = SLOT_OVERDUE
-        self.turn += 1
-        if slot.frame >= self.begun and self.outbox.withdraw(self):
-            slot.state = SLOT_LATE
-            self.begun += 1
-        self.outstanding -= 1
+        if self.outbox.need(self.admit(to, head, body)):
+            return ASK_ROOM
+        return self.post(to, head, body, rows, row, 0)
 
     def count_up(self, uint64_t seq, bint is_duplicate):
         """One more row is in the stream."""
@@ -4872,7 +5007,7 @@ cdef class Window(Answers):
         """
         cdef Slot *slot
         cdef list others = []
-        while self.head < self.tail:
+        while self.count:
             slot = self.oldest()
             if slot.state == SLOT_WAITING:
                 break
@@ -4880,80 +5015,315 @@ cdef class Window(Answers):
                 self.count_up(slot.seq, slot.state == SLOT_DUPLICATE)
             else:
                 others.append((<object>slot.holder, slot.row, *self.outcome(slot)))
-            self.release()
+            self.release(slot)
         return others
-
-    # What ends waits ------------------------------------------------------------------
-
-    def withdraw(self):
-        """Takes back all of which no byte was sent; how many. Nothing may be added after."""
-        cdef Py_ssize_t taken = self.outbox.withdraw_all(self)
-        cdef uint64_t number, left = self.frames - <uint64_t>taken
-        cdef Slot *slot
-        for number in range(self.head, self.tail):
-            slot = &self.slots[number & self.mask]
-            if slot.state == SLOT_WAITING and slot.frame >= left:
-                slot.state = SLOT_UNSENT
-                self.outstanding -= 1
-        return taken
 
     def give_up(self):
         """Late acks are ignored: what waits still has been sent and is overdue."""
-        cdef uint64_t number
-        for number in range(self.head, self.tail):
-            if self.slots[number & self.mask].state == SLOT_WAITING:
-                self.slots[number & self.mask].state = SLOT_OVERDUE
-        self.outstanding = 0
         self.turn += 1
+        self.end_all(SLOT_OVERDUE, self.frames)
 
-    cdef int lose(self) except -1:
-        """No ack comes any more for what waits."""
-        cdef uint64_t number
-        cdef Slot *slot
-        for number in range(self.head, self.tail):
-            slot = &self.slots[number & self.mask]
-            if slot.state == SLOT_WAITING:
-                slot.state = SLOT_LOST if slot.frame < self.begun else SLOT_UNSENT
-        self.outstanding = 0
-        self.turn += 1
-        self.begun = self.frames
-        self.wake(INT64_MAX)
+    # Outcomes -------------------------------------------------------------------------
+
+    cdef int acked(
+        self, Slot *slot, const Frame *frame, const AckBody *body, Parser parser
+    ) except -1:
+        cdef PubAck ack
+        if self.keeps_acks:
+            ack = make_pub_ack(frame.data, body)
+            Py_INCREF(ack)
+            slot.answer = <PyObject *>ack
+        slot.seq = body.seq
+        slot.state = SLOT_DUPLICATE if body.is_duplicate else SLOT_STORED
+        self.outstanding -= 1
+        return self.ended(slot, parser)
+
+    cdef int ended(self, Slot *slot, Parser parser) except -1:
+        if parser is not None and self.sleepers and self.outstanding <= self.low:
+            parser.stir(self)
         return 0
 
+
+cdef class Pledge(Awaited):
+    """What a publish ends with, its ack or an error: what its future is made of.
+
+    It is settled once. An ack settles it as soon as it is parsed.
+    """
+
+    cdef readonly object subject
+    cdef object lender                 # of the subject's bytes
+    cdef bytes data                    # kept for another try, as the header block is
+    cdef bytes block
+    cdef readonly str msg_id
+    cdef readonly int retries          # that are left
+    cdef readonly object owner
+    cdef readonly PubAck ack
+    cdef readonly object error
+    cdef readonly bint is_settled
+    cdef public bint is_observed       # somebody wants to be told, besides those who wait here
+
+    cdef bint is_ready(self) noexcept:
+        return self.is_settled
+
+    cdef void close(self) noexcept:
+        """It has its outcome."""
+        self.is_settled = True
+        self.data = self.block = None
+
+    def settle(self, PubAck ack, error=None):
+        """Ends the wait; the first outcome counts."""
+        if not self.is_settled:
+            self.ack = ack
+            self.error = error
+            self.close()
+            self.wake(INT64_MAX)
+
+
+@cython.final
+cdef class Pledges(Slots):
+    """Publishes whose outcomes settle pledges, in whatever order they come.
+
+    Those that get the usual ack are over with it. The others wait to be looked at, as `odd`,
+    or to be sent again, in `again`; they keep their places in the window. What somebody has to
+    do is noticed: odd outcomes, settled pledges that are `observed`, gates that are due.
+    """
+
+    cdef type kind                     # of pledge
+    cdef object owner
+    cdef object attend                 # called with whether unsent bytes wait
+    cdef int64_t timeout_ns
+    cdef int retries
+    cdef readonly object observed      # a deque
+    cdef readonly dict again           # pledge -> when; in the order of these times
+    cdef readonly dict gates           # gate -> how few publishes without an outcome open it
+    cdef Py_ssize_t watched            # the largest of these, or -1
+    cdef bint is_noticed
+
+    def __init__(
+        self,
+        prefix,
+        Outbox outbox not None,
+        Py_ssize_t limit,
+        type kind not None,
+        owner,
+        attend,
+        *,
+        double timeout,
+        int retries=0,
+    ):
+        if not issubclass(kind, Pledge):
+            raise TypeError("kind must be a kind of Pledge")
+        self.set_up(prefix, outbox, limit)
+        self.kind = kind
+        self.owner = owner
+        self.attend = attend
+        self.timeout_ns = <int64_t>(min(timeout, 1e9) * 1e9)
+        self.retries = retries
+        self.observed = deque()
+        self.again = {}
+        self.gates = {}
+        self.watched = -1
+
+    def __dealloc__(self):
+        if self.slots != NULL:
+            while self.first_odd().holder != NULL:
+                self.release(self.first_odd())
+
+    cdef inline Py_ssize_t unsettled(self) noexcept:
+        return self.count + PyDict_Size(self.again)
+
+    @property
+    def pending(self):
+        """Publishes without an outcome."""
+        return self.unsettled()
+
+    @property
+    def is_full(self):
+        """Whether there is no place for another."""
+        return self.unsettled() >= self.limit
+
+    # Publishing -----------------------------------------------------------------------
+
+    def launch(self, subject, data, block=None, msg_id=None):
+        """Publishes a message; the pledge of its ack.
+
+        None if it cannot be done now: the window is full, there is no link or no room in the
+        outbox, or data is no bytes object.
+        """
+        cdef Pledge pledge
+        cdef Span to
+        if self.reason is not None:
+            raise self.reason
+        if self.unsettled() >= self.limit or type(data) is not bytes:
+            return None
+        # Before the outbox is asked: the collector may run other code here.
+        pledge = <Pledge>self.kind.__new__(self.kind)
+        pledge.lender = self.outbox.checked_span(subject, &to)
+        pledge.subject = subject
+        pledge.data = data
+        pledge.block = block
+        pledge.msg_id = msg_id
+        pledge.retries = self.retries
+        pledge.owner = self.owner
+        return pledge if self.send(pledge, to, False) else None
+
+    def send_again(self, Pledge pledge not None, double later):
+        """Publishes a message of `again` once more, or later if that cannot be now; whether."""
+        cdef Span to
+        if pledge.is_settled:
+            self.again.pop(pledge, None)
+            return True
+        if type(pledge.lender) is bytes:
+            to.at = PyBytes_AS_STRING(pledge.lender)
+            to.size = PyBytes_GET_SIZE(pledge.lender)
+        else:
+            text_span(pledge.lender, "subject", &to)
+        if self.send(pledge, to, True):
+            return True
+        if pledge in self.again:
+            self.again[pledge] = later
+        return False
+
+    cdef bint send(self, Pledge pledge, Span to, bint is_again) except -1:
+        """Whether it was sent, or need not be any more."""
+        cdef Span head, body
+        cdef bint was_idle
+        cdef int asked
+        block_span(pledge.block, &head)
+        body.at = PyBytes_AS_STRING(pledge.data)
+        body.size = PyBytes_GET_SIZE(pledge.data)
+        if self.admit(to, head, body):
+            return False
+        # Other threads ran if TLS had to make the room.
+        if self.reason is not None:
+            raise self.reason
+        was_idle = self.outstanding == 0
+        if is_again:
+            if self.again.pop(pledge, None) is None:
+                return True
+        elif self.unsettled() >= self.limit:
+            return False
+        asked = self.post(to, head, body, pledge, 0, self.timeout_ns)
+        if was_idle or asked:
+            self.attend(asked == ASK_ALERT)
+        return True
+
+    # Outcomes -------------------------------------------------------------------------
+
+    cdef int acked(
+        self, Slot *slot, const Frame *frame, const AckBody *body, Parser parser
+    ) except -1:
+        cdef Pledge pledge = <Pledge>slot.holder
+        cdef PubAck ack = make_pub_ack(frame.data, body)
+        if pledge.is_observed:
+            self.observed.append(pledge)
+            self.notice(parser)
+        elif self.unsettled() - 1 <= self.watched:
+            self.notice(parser)
+        if pledge.sleepers:
+            parser.stir(pledge)
+        # Nothing fails from here on.
+        pledge.ack = ack
+        pledge.close()
+        slot.state = SLOT_DUPLICATE if body.is_duplicate else SLOT_STORED
+        self.outstanding -= 1
+        self.release(slot)
+        return 0
+
+    cdef int ended(self, Slot *slot, Parser parser) except -1:
+        self.link_out(slot)
+        self.link_in(slot, self.border + 1)
+        if parser is not None:
+            self.notice(parser)
+        return 0
+
+    cdef int notice(self, Parser parser) except -1:
+        if not self.is_noticed:
+            parser.notices.append(self)
+            self.is_noticed = True
+        return 0
+
+    def look(self):
+        """What there is to do from now on is noticed anew."""
+        self.is_noticed = False
+
+    @property
+    def odd(self):
+        """(pledge, what became of it, answer or error) of the oldest odd outcome, or None."""
+        cdef Slot *slot = self.first_odd()
+        if slot.state not in SLOT_NAMES:
+            return None
+        what, answer, _ = self.outcome(slot)
+        return <object>slot.holder, what, answer
+
+    cdef Slot *first_odd(self) noexcept:
+        """The border of their list if there is none."""
+        return &self.slots[self.slots[self.border + 1].next]
+
+    def put_away(self, Pledge pledge not None):
+        """The oldest odd outcome, if it is that of this pledge, was dealt with."""
+        cdef Slot *slot = self.first_odd()
+        if slot.holder == <PyObject *>pledge:
+            self.release(slot)
+
+    def rest(self, Pledge pledge not None, double due):
+        """The oldest odd outcome is none: its message is to be sent again at that time."""
+        cdef Slot *slot = self.first_odd()
+        if slot.holder == <PyObject *>pledge:
+            self.again[pledge] = due
+            pledge.retries -= 1
+            self.release(slot)
+
     def fail_tied(self, error):
-        """The link is lost, and with it what was under way; the outbox has given it up."""
-        self.gone = error
-        self.lose()
+        """The link is lost, and with it what was under way or about to be sent again."""
+        Slots.fail_tied(self, error)
+        self.end_again()
 
     def fail_all(self, error):
-        """Nothing is answered any more; what can be taken back is."""
-        if self.reason is None:
-            self.reason = error
-        self.withdraw()
-        # What TLS has seen counts as sent.
-        self.begun = self.frames
-        self.lose()
+        """Nothing is answered any more, and nothing sent again."""
+        Slots.fail_all(self, error)
+        self.end_again()
 
-    def fail_subject(self, subject, error):
-        """Ends the oldest publish to the subject with the error; False if there is none."""
-        cdef uint64_t number
-        cdef Slot *slot
-        cdef bytes text = encode_text(subject)
-        for number in range(self.head, self.tail):
-            slot = &self.slots[number & self.mask]
-            if (
-                slot.state == SLOT_WAITING
-                and slot.subject.size == PyBytes_GET_SIZE(text)
-                and memcmp(slot.subject.at, PyBytes_AS_STRING(text), len(text)) == 0
-            ):
-                Py_INCREF(error)
-                slot.answer = <PyObject *>error
-                slot.state = SLOT_FAILED
-                self.outstanding -= 1
-                if self.is_ready():
-                    self.wake(INT64_MAX)
-                return True
-        return False
+    cdef int end_again(self) except -1:
+        """Those that were to be sent again are not."""
+        cdef Pledge pledge
+        cdef Span nothing
+        nothing.at = NULL
+        nothing.size = 0
+        for pledge in list(self.again):
+            del self.again[pledge]
+            self.ended(self.enter(nothing, pledge, SLOT_UNSENT, 0), None)
+        return 0
+
+    # Waiting --------------------------------------------------------------------------
+
+    def await_pending(self, Py_ssize_t most):
+        """A Gate that opens when so many publishes at most have no outcome."""
+        cdef Gate gate = Gate()
+        gate.is_open = self.unsettled() <= most
+        if not gate.is_open:
+            self.gates[gate] = most
+            self.watched = max(self.watched, most)
+        return gate
+
+    def forget(self, Gate gate not None):
+        """Nobody waits for that gate any more."""
+        self.gates.pop(gate, None)
+
+    def open_gates(self):
+        """Opens the gates that are due."""
+        cdef Py_ssize_t pending = self.unsettled(), most
+        cdef list due = []
+        cdef Gate gate
+        self.watched = -1
+        for gate, most in self.gates.items():
+            if pending <= most:
+                due.append(gate)
+            else:
+                self.watched = max(self.watched, most)
+        for gate in due:
+            self.gates.pop(gate, None)
+            gate.open()
 
 
 cdef object NOTHING = object()

@@ -29,7 +29,7 @@ from .jetstream_errors import (
     PublishOutcomeUnknownError,
     api_error,
 )
-from .publisher import certain, failure, read_ack
+from .publish_outcomes import certain, failure, read_ack
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -27,6 +27,7 @@ from ._engine.publish_headers import (
     with_options,
 )
 from .ack_future import AckFuture
+from .async_publisher import AsyncPublisher
 from .batch import AtomicBatch, FastBatch
 from .config import ConsumerConfig, StreamConfig, stream_config
 from .consumer import Consumer
@@ -34,7 +35,6 @@ from .errors import Error, InvalidArgumentError
 from .info import AccountInfo, PauseInfo
 from .ordered_push import OrderedPushSubscription
 from .publish_all import publish_all
-from .publisher import AsyncPublisher
 from .pull_subscription import PullSubscription
 from .push import PushSubscription
 from .stream import Stream
@@ -155,10 +155,15 @@ class JetStream:
         did not come within `ack_timeout`, or the link was lost. Options are those of
         `publish`.
         """
+        made = self._async or self._publisher()
+        if timeout is None and headers is None and not options:
+            future = made.launch(subject, data)
+            if future is not None:
+                return future
         if options:
             headers = with_options(headers, options)
         limit = self._timeout if timeout is None else seconds(timeout)
-        return (self._async or self._publisher()).publish(
+        return made.publish(
             subject, data, headers, msg_id=options.get("msg_id"), timeout=limit
         )
 

@@ -1,7 +1,7 @@
 """Publishing an iterable as a pipeline: many on their way, acks in order.
 
-The publishes are slots of a compiled Window, not objects. Each ends as one of its
-three outcomes, as `publisher` has them.
+The publishes are slots of a compiled Window, not objects. Each ends in one of the three
+ways of `publish_outcomes`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Literal
 from . import errors
 from ._core import Msg, PubAck, Window
 from ._engine.arguments import unique_name
-from ._io.exchange import UnansweredError, UnsentError
+from ._io.exchange import UnsentError, make_way
 from ._io.loop import Loop
 from .jetstream_errors import InvalidAckError, PublishOutcomeUnknownError
-from .publisher import certain, failure, read_ack
+from .publish_outcomes import failure, odd_outcome, read_ack
 
 if TYPE_CHECKING:
-    from ._core import _OddOutcome
     from ._engine.arguments import Buffer, HeadersLike
 
     # What `publish_all` takes: a subject and a payload, perhaps with headers.
@@ -39,56 +38,6 @@ def open_window(loop: Loop, limit: int, *, keeps_acks: bool) -> Iterator[Window]
         window.withdraw()
         if not loop.is_closing:
             loop.unsubscribe(sid)
-
-
-def make_way(loop: Loop, is_linked: bool, deadline: float) -> None:
-    """Waits for room in the outbox, or for a link if there is none.
-
-    Raises UnsentError when the deadline passes.
-    """
-    if not is_linked:
-        if not loop.wait(loop.linked, deadline):
-            raise UnsentError("there was no link to the server in time")
-        loop.check_open()
-        return
-    room = loop.outbox.await_room()
-    loop.wake()  # whoever is in select must learn that the socket is full
-    if not loop.wait(room, deadline):
-        raise UnsentError("the outgoing buffer stayed full")
-
-
-def odd_outcome(
-    window: Window, odd: _OddOutcome, msg_id: str | None = None
-) -> PubAck | Exception:
-    """What became of a publish that got no usual ack."""
-    what, answer, subject = odd
-    if what == "answered":
-        assert isinstance(answer, Msg)
-        try:
-            return read_ack(answer, subject)
-        except errors.Error as error:
-            return error
-    if what == "failed":
-        assert isinstance(answer, Exception)
-        if isinstance(answer, errors.Error):
-            return certain(answer, subject, msg_id)
-        return answer
-    if what == "overdue":
-        late = UnansweredError("no answer came in time", is_lost=False)
-        return failure(late, subject, msg_id)
-    if what == "late":
-        return failure(UnsentError("the link did not take it in time"), subject, msg_id)
-    reason = window.reason
-    if reason is None:
-        gone = str(window.gone)
-        if what == "lost":
-            return failure(UnansweredError(gone, is_lost=True), subject, msg_id)
-        return failure(UnsentError(gone, is_lost=True), subject, msg_id)
-    if what == "unsent":
-        return reason
-    if isinstance(reason, errors.PermissionsViolationError):
-        return certain(reason, subject, msg_id)
-    return failure(UnansweredError(str(reason), is_lost=True), subject, msg_id)
 
 
 def stray_answer(msg: Msg) -> errors.Error:

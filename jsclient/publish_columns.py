@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn
 
 from . import errors
 from ._core import Gate, PubAck, Rows, Window
-from ._io.exchange import UnansweredError, UnsentError
+from ._io.exchange import UnansweredError, UnsentError, make_way
 from ._io.loop import Loop
 from .jetstream_errors import (
     DuplicateInProcessError,
@@ -28,8 +28,8 @@ from .jetstream_errors import (
     PublishColumnsError,
     PublishOutcomeUnknownError,
 )
-from .publish_all import make_way, odd_outcome, open_window, stray_answer
-from .publisher import failure
+from .publish_all import open_window, stray_answer
+from .publish_outcomes import failure, odd_outcome
 
 if TYPE_CHECKING:
     from ._core import _OddRow

@@ -189,7 +189,20 @@ def send(
             loop.alert()
         if asked != 2:
             return
-        room = outbox.await_room()
-        loop.wake()
-        if not loop.wait(room, deadline):
-            raise UnsentError("the outgoing buffer stayed full")
+        make_way(loop, True, deadline)
+
+
+def make_way(loop: Loop, is_linked: bool, deadline: float) -> None:
+    """Waits for room in the outbox, or for a link if there is none.
+
+    Raises UnsentError when the deadline passes.
+    """
+    if not is_linked:
+        if not loop.wait(loop.linked, deadline):
+            raise UnsentError("there was no link to the server in time")
+        loop.check_open()
+        return
+    room = loop.outbox.await_room()
+    loop.wake()  # whoever is in select must learn that the socket is full
+    if not loop.wait(room, deadline):
+        raise UnsentError("the outgoing buffer stayed full")

@@ -100,7 +100,9 @@ class Live:
 class Machine(Protocol):
     """A state machine that the loop drives: `tick` has work to do at its `deadline`."""
 
-    deadline: float
+    @property
+    def deadline(self) -> float:
+        """When it has work to do; infinity if never."""
 
     def tick(self, now: float) -> None:
         """The time is `now`."""

@@ -48,9 +48,9 @@ def assert_empty(js: JetStream) -> None:
     publisher = js._async
     assert publisher is not None
     assert publisher.pending == js.pending_publishes == 0
-    assert not publisher._replies.answered
-    assert not publisher._crowd
-    assert not publisher._flushes
+    assert publisher._window.odd is None
+    assert not publisher._window.observed
+    assert not publisher._window.gates
     assert publisher._loop.outbox.frames == 0
 
 
@@ -242,7 +242,7 @@ def test_eight_threads_never_have_more_on_the_wire_than_the_window(
         crowd.start()
         until(lambda: stored(made) == 6, "the window is full")
         until(
-            lambda: narrow._async is not None and len(narrow._async._crowd) == 8,
+            lambda: narrow._async is not None and len(narrow._async._window.gates) == 8,
             "all threads wait",
         )
         assert (stored(made), narrow.pending_publishes) == (6, 5)
@@ -286,7 +286,7 @@ def test_messages_that_wait_for_another_try_keep_their_places(js: JetStream) -> 
     futures = [narrow.publish_async("nobody.here") for _ in range(2)]
     publisher = narrow._async
     assert publisher is not None
-    until(lambda: len(publisher._again) == 2, "both wait for their second try")
+    until(lambda: len(publisher._window.again) == 2, "both wait for their second try")
     with pytest.raises(failures.TooManyPendingError):
         narrow.publish_async("nobody.here", timeout=0.05)
     for future in futures:
@@ -402,7 +402,7 @@ def test_a_lost_link_fails_every_pending_future_and_wakes_who_waits(
         crowd.start()
         publisher = narrow._async
         assert publisher is not None
-        until(lambda: len(publisher._crowd) == 1, "the sixth waits")
+        until(lambda: len(publisher._window.gates) == 1, "the sixth waits")
         proxy.set("s2c")
         proxy.set("c2s", cut_after=0)
         proxy.cut()
@@ -446,9 +446,7 @@ def test_closing_settles_every_future(js: JetStream, proxy: FaultProxy) -> None:
             thread.start()
         publisher = other._async
         assert publisher is not None
-        until(
-            lambda: len(publisher._crowd) == len(publisher._flushes) == 1, "both wait"
-        )
+        until(lambda: len(publisher._window.gates) == 2, "both wait")
         until(lambda: stored(made) == 11, "all were sent")
     for future in futures:
         error = future.exception(PATIENCE)

@@ -18,8 +18,8 @@ PREFIX = "_INBOX.abc."
 class Desk:
     """Replies behind a parser."""
 
-    def __init__(self, gathers: bool = False) -> None:
-        self.replies = Replies(PREFIX, None, gathers)
+    def __init__(self) -> None:
+        self.replies = Replies(PREFIX)
         routes = Routes()
         routes.add(1, self.replies)
         self.parser = Parser(routes)
@@ -158,15 +158,6 @@ def test_a_request_opened_after_all_failed_fails_too() -> None:
     assert len(desk.replies) == 0
 
 
-def test_no_more_requests_are_opened_than_the_limit() -> None:
-    desk = Desk()
-    opened = [desk.replies.open("s", 2) for _ in range(4)]
-    assert [reply is None for reply in opened] == [False, False, True, True]
-    assert opened[0] is not None
-    desk.replies.drop(opened[0])
-    assert desk.replies.open("s", 2) is not None
-
-
 def test_only_requests_that_are_tied_to_their_link_fail_with_it() -> None:
     desk = Desk()
     free, tied = desk.replies.open("s"), desk.replies.open("s")
@@ -178,20 +169,6 @@ def test_only_requests_that_are_tied_to_their_link_fail_with_it() -> None:
     error = DisconnectedError("lost")
     desk.replies.fail_tied(error)
     assert (free.error, tied.error, len(desk.replies)) == (None, error, 1)
-
-
-def test_answers_and_failures_are_gathered_for_one_who_does_not_wait() -> None:
-    desk = Desk(gathers=True)
-    first, second, third = (desk.replies.open("s") for _ in range(3))
-    desk.answer(second.inbox)
-    desk.answer(first.inbox)
-    assert desk.parser.notices == [desk.replies], "noticed once for both"
-    desk.replies.fail_subject("s", PermissionsViolationError("denied"))
-    assert list(desk.replies.answered) == [second, first, third]
-    desk.replies.answered.clear()
-    desk.parser.notices.clear()
-    desk.answer(desk.replies.open("s").inbox)
-    assert desk.parser.notices == [desk.replies]
 
 
 def test_finished_requests_leave_nothing_behind() -> None:

@@ -147,37 +147,21 @@ def test_withdrawing_all_frames_makes_the_outbox_empty_but_for_the_begun_one(
     assert desk.ask(b"next").is_begun
 
 
-def test_the_oldest_request_is_the_one_that_waits_longest() -> None:
-    replies = Replies("_INBOX.")
-    assert replies.oldest() is None
-    first, second = replies.open("a"), replies.open("a")
-    assert replies.oldest() is first
-    replies.renew(first, 5.0)
-    assert (replies.oldest(), first.due) == (second, 5.0)
-    replies.drop(second)
-    assert replies.oldest() is first
-    replies.drop(first)
-    replies.renew(first, 6.0)
-    assert (replies.oldest(), len(replies)) == (None, 0), "over is over"
-
-
 def test_a_draft_takes_no_place_before_it_enters() -> None:
     replies = Replies("_INBOX.")
     drafts = [replies.draft("a") for _ in range(3)]
     assert (len(replies), len({one.inbox for one in drafts})) == (0, 3)
-    assert [replies.enter(one, 2) for one in drafts] == [True, True, False]
-    replies.drop(drafts[0])
-    assert replies.enter(drafts[2], 2)
-    assert replies.oldest() is drafts[1]
+    replies.enter(drafts[0])
+    replies.drop(drafts[1])
+    assert len(replies) == 1
 
 
 def test_a_request_of_a_closed_inbox_takes_no_place() -> None:
-    replies = Replies("_INBOX.", None, True)
+    replies = Replies("_INBOX.")
     replies.fail_all(ConnectionClosedError("closed"))
-    reply = replies.open("a", 1)
-    assert reply is not None
+    reply = replies.open("a")
     assert isinstance(reply.error, ConnectionClosedError)
-    assert (len(replies), len(replies.answered)) == (0, 0)
+    assert len(replies) == 0
 
 
 def test_tickets_leave_no_objects_behind() -> None:
