@@ -86,6 +86,7 @@ from os import urandom
 from jsclient.errors import (
     BadHeadersError,
     BufferFullError,
+    ConnectionClosedError,
     DisconnectedError,
     InvalidArgumentError,
     MaxPayloadError,
@@ -1322,8 +1323,31 @@ cdef class Helm:
                 self.ring()
         return 0
 
-    def turn(self, Link link not None, Parser parser not None, Awaited what not None,
-             double until, jsc_socket bell):
+    def steer(self, live, list machines not None, calls, Awaited what not None,
+              double deadline, jsc_socket bell):
+        """Turns as long as nothing but messages comes. None: `what` is ready, and that is all.
+
+        Otherwise the loop has to look what is to be done, and gets what `turn` returned.
+        `live` has the link, its parser and clocks; `calls` are jobs that wait for the helm.
+        """
+        cdef Link link = live.link
+        cdef Parser parser = live.parser
+        cdef double until = min(deadline, min(<double>live.session.deadline, <double>live.leave_at))
+        cdef Py_ssize_t received
+        for machine in machines:
+            until = min(until, <double>machine.deadline)
+        while True:
+            received = self.turn(link, parser, what, until, bell)
+            if received <= 0 or parser.is_noticed() or not self.is_steerable or calls:
+                return received
+            if <double>self.now() >= until:
+                return received
+            if what.is_ready():
+                return None
+
+    cpdef Py_ssize_t turn(
+        self, Link link, Parser parser, Awaited what, double until, jsc_socket bell
+    ) except -3:
         """Reads until `what` is ready, anything else happens or it is time; as Link.receive.
 
         What the thread at the helm does over and over: sends what is due, and sleeps while
@@ -1449,10 +1473,16 @@ cdef class Inbox(Route):
     cdef Msg latest
     cdef Gate emptied
 
+    def __cinit__(self):
+        self.max_messages = INT64_MAX
+        self.max_bytes = INT64_MAX
+
     def __init__(self, owner=None, int64_t max_messages=-1, int64_t max_bytes=-1):
         self.owner = owner
-        self.max_messages = INT64_MAX if max_messages < 0 else max_messages
-        self.max_bytes = INT64_MAX if max_bytes < 0 else max_bytes
+        if max_messages >= 0:
+            self.max_messages = max_messages
+        if max_bytes >= 0:
+            self.max_bytes = max_bytes
 
     def __dealloc__(self):
         cdef Py_ssize_t i
@@ -1589,6 +1619,13 @@ cdef class Inbox(Route):
     def take(self):
         """The oldest message, counted as taken, or None."""
         return self.pop()
+
+    def take_all(self):
+        """Every message that is held, counted as taken."""
+        cdef list messages = []
+        while self.count:
+            messages.append(self.pop())
+        return messages
 
     def take_into(self, list hand not None, Helm helm not None, double deadline):
         """Waits for a message and puts it into hand[0]; False if none came in time.
@@ -1737,9 +1774,11 @@ cdef class PullInbox(ConsumerInbox):
     cdef readonly uint64_t strays      # messages that no pull can have brought
     cdef public str pin                # the last Nats-Pin-Id that came
 
-    def __init__(self, owner):
-        Inbox.__init__(self, owner)
+    def __cinit__(self):
         self.threshold = -1
+
+    def __init__(self, owner):
+        self.owner = owner
 
     cdef int accept(self, const Frame *frame) except -1:
         """Keeps a message that came."""
@@ -2765,6 +2804,7 @@ cdef class Lane(Route):
     cdef readonly PullInbox inbox      # whose messages these are now, or None
     cdef readonly int sid
     cdef readonly int number           # its place in the subject, for the code that made it
+    cdef uint64_t pulls                # that it has seen
     cdef bytes reply
     cdef readonly int64_t batch
     cdef readonly int64_t max_bytes    # 0: none
@@ -2803,8 +2843,14 @@ cdef class Lane(Route):
 
     def open(self, PullInbox inbox not None, str reply, int64_t batch, int64_t max_bytes):
         """A pull is about to be sent; its answers go to the inbox."""
+        self.begin(inbox, encode_text(reply), batch, max_bytes)
+
+    cdef int begin(
+        self, PullInbox inbox, bytes reply, int64_t batch, int64_t max_bytes
+    ) except -1:
         self.inbox = inbox
-        self.reply = encode_text(reply)
+        self.reply = reply
+        self.pulls += 1
         self.batch = batch
         self.max_bytes = max_bytes
         self.messages = 0
@@ -2814,6 +2860,7 @@ cdef class Lane(Route):
         self.is_asked = False
         inbox.owed += batch
         inbox.owed_bytes += max_bytes
+        return 0
 
     def ask(self, Outbox outbox not None, str subject, bytes body):
         """Sends the pull; what Outbox.publish asks of the caller.
@@ -2826,7 +2873,7 @@ cdef class Lane(Route):
         self.is_asked = True
         return asked
 
-    def close(self):
+    cpdef close(self):
         """The pull is over; what it did not bring is no longer owed.
 
         A late message still goes to the inbox.
@@ -2841,7 +2888,7 @@ cdef class Lane(Route):
         self.close()
         self.wake(INT64_MAX)
 
-    def retire(self):
+    cpdef retire(self):
         """Nothing more can come for the inbox."""
         self.close()
         self.is_asked = False
@@ -2943,6 +2990,216 @@ cdef Py_ssize_t pin_overhead(const char *header, Py_ssize_t size, Span *pin) noe
     # Without other fields the server added the whole block for it.
     return length + 12 if fields == 1 else length
 
+
+# ---------------------------------------------------------------------------------------
+# Lone pulls
+
+cdef enum:
+    TOKENS = 8               # reply subjects that a lane has in turn
+
+
+@cython.final
+cdef class LanePool:
+    """The lanes of one consumer on one link: free ones, and those in use with their users.
+
+    Taking a lane and giving it back are one step each, for which a thread needs no helm.
+    """
+
+    cdef readonly list free
+    cdef readonly dict users           # Lane -> who has it, None for a thread that waits
+    cdef readonly str prefix           # of all their subjects
+    cdef bytes prefix_bytes
+
+    def __init__(self, prefix):
+        self.renew(prefix)
+
+    def renew(self, prefix):
+        """Begins anew with other subjects: the link is lost. Returns the lanes that it had.
+
+        Threads that wait for one are told.
+        """
+        cdef Lane lane
+        cdef bytes prefix_bytes = encode_text(prefix)
+        cdef list lanes = [] if self.free is None else [*self.free, *self.users]
+        free, users = [], {}
+        self.prefix, self.prefix_bytes = prefix, prefix_bytes
+        self.free, self.users = free, users
+        for lane in lanes:
+            if lane.is_lone:
+                lane.lose()
+        return lanes
+
+    def new_reply(self, Lane lane not None):
+        """The reply subject of a further pull on a lane."""
+        cdef bytes reply = self.reply(lane)
+        return decode_text(PyBytes_AS_STRING(reply), PyBytes_GET_SIZE(reply))
+
+    cdef bytes reply(self, Lane lane):
+        """The same, as it is sent.
+
+        Subjects recur, because a server finds those much faster that it has seen lately. The
+        pull that had the same one has certainly ended, and so have some after it.
+        """
+        cdef char[24] end
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(self.prefix_bytes)
+        cdef Py_ssize_t digits = write_uint(end + 1, <uint64_t>lane.number)
+        cdef bytes reply = PyBytes_FromStringAndSize(NULL, size + digits + 3)
+        end[0] = c'.'
+        end[digits + 1] = c'.'
+        end[digits + 2] = <char>(c'0' + lane.pulls % TOKENS)
+        memcpy(PyBytes_AS_STRING(reply), PyBytes_AS_STRING(self.prefix_bytes), <size_t>size)
+        memcpy(PyBytes_AS_STRING(reply) + size, end, <size_t>digits + 3)
+        return reply
+
+    cpdef Lane take(self, object user):
+        """A free lane for one pull of the user; None if there is none."""
+        cdef Lane lane
+        if not self.free:
+            return None
+        lane = <Lane>self.free[len(self.free) - 1]
+        self.users[lane] = user
+        self.free.pop()
+        return lane
+
+    cpdef give_back(self, Lane lane):
+        """The pull on this lane has certainly ended; nothing happens to a lost one."""
+        if lane in self.users:
+            self.free.append(lane)
+            del self.users[lane]
+            lane.retire()
+
+
+@cython.final
+cdef class Draft:
+    """A pull as it is sent, but for its reply subject. Fetches that are alike share it."""
+
+    cdef bytes subject
+    cdef bytes body
+    cdef readonly int64_t batch
+    cdef readonly int64_t max_bytes    # 0: no limit
+    cdef readonly uint64_t limit       # messages that the fetch wants in all
+    cdef readonly double patience      # of a thread that waits for it alone
+    cdef readonly bint is_alone        # no conversation is needed to send it
+    cdef readonly Courier courier      # of its messages
+
+    def __init__(
+        self,
+        subject,
+        bytes body not None,
+        Courier courier not None,
+        *,
+        int64_t batch,
+        int64_t max_bytes,
+        uint64_t limit,
+        double patience,
+        bint is_alone=True,
+    ):
+        check_subject(subject)
+        self.subject = encode_text(subject)
+        self.body = body
+        self.courier = courier
+        self.batch = batch
+        self.max_bytes = max_bytes
+        self.limit = limit
+        self.patience = patience
+        self.is_alone = is_alone
+
+
+@cython.final
+cdef class LonePull:
+    """One pull and the thread that waits for all of it, without a conversation.
+
+    `lane` is what the pull was sent on, until everything has come; `inbox` has its messages.
+    """
+
+    cdef readonly Lane lane
+    cdef readonly PullInbox inbox
+    cdef readonly double asked_at
+    cdef readonly bint is_cut
+    cdef public object heir            # the conversation that has taken over
+    cdef LanePool pool
+    cdef Draft draft
+
+    def __init__(
+        self, LanePool pool not None, Draft draft not None, PullInbox inbox=None
+    ):
+        if inbox is None:
+            inbox = PullInbox.__new__(PullInbox)
+            inbox.owner = draft.courier
+        self.pool = pool
+        self.draft = draft
+        self.inbox = inbox
+        self.asked_at = -INFINITY
+        inbox.limit = draft.limit
+
+    @property
+    def has_rest(self):
+        """Whether the server must be told that it is over, or messages were not taken."""
+        return self.lane is not None or self.inbox.count > 0
+
+    cpdef bint may_ask(self, Outbox outbox) except -1:
+        """Whether it can be sent now."""
+        return self.draft.is_alone and not self.is_cut and outbox.state == OUTBOX_UP
+
+    def run(self, Helm helm not None, double finish_at):
+        """Asks on a free lane and waits; whether everything came. No lane: it has not asked."""
+        cdef Lane lane
+        self.asked_at = helm.now()
+        if not self.may_ask(helm.outbox):
+            return False
+        lane = self.pool.take(None)
+        if lane is None:
+            return False
+        self.ask(lane, helm.outbox)
+        return self.wait(helm, finish_at)
+
+    cpdef ask(self, Lane lane, Outbox outbox):
+        """Sends the pull on a lane that was taken for it."""
+        cdef Draft draft = self.draft
+        cdef Span to, answer, head, body
+        cdef bytes reply = self.pool.reply(lane)
+        lane.begin(self.inbox, reply, draft.batch, draft.max_bytes)
+        lane.is_lone = True
+        self.lane = lane
+        to.at, to.size = PyBytes_AS_STRING(draft.subject), PyBytes_GET_SIZE(draft.subject)
+        answer.at, answer.size = PyBytes_AS_STRING(reply), PyBytes_GET_SIZE(reply)
+        body.at, body.size = PyBytes_AS_STRING(draft.body), PyBytes_GET_SIZE(draft.body)
+        head.at, head.size = NULL, 0
+        try:
+            # Nobody need be told of bytes that were not sent: the thread waits, and so sends
+            # them or tells who is at the helm.
+            outbox.add_checked(to, answer, head, body, True, None, True)
+            lane.is_asked = True
+        except (DisconnectedError, ConnectionClosedError):
+            return  # other threads run while TLS writes; the lane is lost in a moment
+
+    cpdef bint wait(self, Helm helm, double finish_at) except -1:
+        """Waits for all of the pull that was sent; whether it came."""
+        cdef Lane lane = self.lane
+        if not lane.is_ready():
+            helm.wait_long(lane, min(finish_at, self.asked_at + self.draft.patience))
+        if not lane.has_all(0, 0):
+            return False
+        self.lane = None
+        self.pool.give_back(lane)
+        return True
+
+    def hand_over(self):
+        """Its lane, which belongs to the caller from now on; None if it has none."""
+        lane, self.lane = self.lane, None
+        return lane
+
+    def cut(self):
+        """Ends the fetch from another thread, at the helm: it returns what came until now."""
+        self.is_cut = True
+        if self.lane is not None:
+            self.lane.lose()
+        elif self.heir is not None:
+            self.heir.end()
+
+
+# ---------------------------------------------------------------------------------------
+# Iterators
 
 @cython.final
 cdef class MessageIterator:

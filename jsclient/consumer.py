@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from . import _consumer_verbs as verbs
 from ._api import Api
-from ._core import Batch, BatchInbox, Courier, Msg, PullInbox
+from ._core import Batch, BatchInbox, Courier, LonePull, Msg, PullInbox
 from ._engine.arguments import Seconds, count, integer, seconds
 from ._engine.pull import Policy
-from ._io.lone_pull import LonePull, Order
+from ._io.lone_pull import Order, run_fetch
 from ._io.pulling import Lanes, Pulling
 from .consuming import Batches, ConsumeHandle, Messages, new_courier
 from .errors import Error, TimeoutError
 from .events import ConsumerWarning
-from .fetching import FetchResult, fetch, fetch_after, fetch_batch
+from .fetching import FetchResult, fetch, fetch_after, fetch_batch, fetch_error
 from .info import ConsumerInfo, PauseInfo
 from .jetstream_errors import (
     ConsumerNotFoundError,
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 DEFAULT_ROWS = 5000  # of a batch
+# A call of a fetch, and its order.
+_Fetch = tuple[ConsumerInfo, int, Seconds, bool, bool, Order]
 
 
 class Consumer:
@@ -50,7 +52,8 @@ class Consumer:
         self._info = info
         self._lanes: Lanes | None = None  # made by the first pull
         self._all_lanes: list[Lanes] = []
-        self._last_order: tuple[object, Order] | None = None
+        # What a fetch was asked for, and what came of it.
+        self._last_fetch: _Fetch | None = None
 
     @property
     def name(self) -> str:
@@ -126,12 +129,22 @@ class Consumer:
         Options of a pull, here and below: `group`, `priority`, `min_pending` and
         `min_ack_pending` for consumers with priority groups.
         """
-        found = self._fetch(1, None, timeout, False, idle_heartbeat, pull)
-        if not found:
-            raise TimeoutError(
-                f"no message of consumer {self.name!r} within {seconds(timeout):g} s"
-            )
-        return found[0]
+        order = self._order(1, None, timeout, False, idle_heartbeat, pull)
+        lanes = self._lanes or self._new_lanes()
+        finish_at = monotonic() + order.wait
+        if lanes.leftovers:
+            if found := fetch_after(lanes, order, finish_at, self._run):
+                return found[0]
+        else:
+            lone = LonePull(lanes.pool, order.draft)
+            take = lone.inbox.take
+            msg = run_fetch(lanes, order, lone, self._converse, finish_at, take)
+            if msg is not None:
+                return msg
+            fetch_error(lanes.loop, lone, 0)
+        raise TimeoutError(
+            f"no message of consumer {self.name!r} within {seconds(timeout):g} s"
+        )
 
     def fetch(
         self,
@@ -185,48 +198,53 @@ class Consumer:
         idle_heartbeat: Seconds | None,
         pull: PullOptions,
     ) -> FetchResult:
-        limit = seconds(timeout)
         order = self._order(
-            max_messages, max_bytes, limit, no_wait, idle_heartbeat, pull
+            max_messages, max_bytes, timeout, no_wait, idle_heartbeat, pull
         )
-        # Without any time the server is still given a moment to say what it has.
-        wait = limit or 1.0
-        leftovers = self._own_lanes().leftovers
-        if leftovers:
-            return fetch_after(self._api.loop, leftovers, order, wait, self._run)
-        return self._run(order, wait)
+        lanes = self._own_lanes()
+        finish_at = monotonic() + order.wait
+        if lanes.leftovers:
+            return fetch_after(lanes, order, finish_at, self._run)
+        return self._run(order, finish_at)
 
-    def _run(self, order: Order, timeout: float) -> FetchResult:
-        inbox = PullInbox(order.courier)
-        return fetch(
-            self._api.loop,
-            LonePull(self._api.loop, self._own_lanes(), order, inbox),
-            inbox,
-            lambda: self._pulling(order.policy, order.fields, inbox=inbox),
-            timeout,
-        )
+    def _run(self, order: Order, finish_at: float) -> FetchResult:
+        lanes = self._own_lanes()
+        lone = LonePull(lanes.pool, order.draft)
+        return fetch(lanes, order, lone, self._converse, finish_at)
+
+    def _converse(self, order: Order, inbox: PullInbox) -> Pulling:
+        """The conversation of a fetch that is not over with its first pull."""
+        return self._pulling(order.policy, order.fields, inbox=inbox)
 
     def _order(
         self,
         max_messages: int,
         max_bytes: int | None,
-        limit: float,
+        timeout: Seconds,
         no_wait: bool,
         idle_heartbeat: Seconds | None,
         pull: PullOptions,
         *,
         no_wait_first: bool = False,
     ) -> Order:
-        """What a fetch asks for; the last one again if nothing else is asked for."""
-        key = None
-        if max_bytes is idle_heartbeat is None and not pull:
-            integer(max_messages, "max_messages", least=1)
-            key = (self._info, max_messages, limit, no_wait, no_wait_first)
-            if self._last_order is not None and self._last_order[0] == key:
-                return self._last_order[1]
+        """What a fetch asks for; the last one again if the very same is asked for."""
+        is_plain = max_bytes is idle_heartbeat is None and not pull
+        if is_plain and (last := self._last_fetch) is not None:
+            info, most, time, does_not_wait, does_not_wait_first, order = last
+            if (
+                # Not merely equal: True is equal to 1, and no number of messages.
+                timeout is time
+                and max_messages is most
+                and info is self._info
+                and no_wait is does_not_wait
+                and no_wait_first is does_not_wait_first
+            ):
+                return order
+        info = self._info
         doing = f"fetch from {self!r}"
-        config = self._info.config
+        config = info.config
         self._check_is_pull(doing)
+        limit = seconds(timeout)
         policy = fetch_policy(
             config,
             max_messages=max_messages,
@@ -236,11 +254,12 @@ class Consumer:
             idle_heartbeat=idle_heartbeat,
             doing=doing,
         )
-        policy = policy._replace(no_wait_first=no_wait_first)
+        policy = policy._replace(no_wait_first=no_wait_first and limit > 0)
         fields = pull_fields(config, pull)
-        order = Order.of(self._pull_subject, policy, fields, self._courier())
-        if key is not None:
-            self._last_order = (key, order)
+        order = Order(self._pull_subject, policy, fields, self._courier())
+        if is_plain:
+            kind = (no_wait, no_wait_first)
+            self._last_fetch = (info, max_messages, timeout, *kind, order)
         return order
 
     def messages(
@@ -355,26 +374,19 @@ class Consumer:
         `max_messages` is 5000 by default, less if the consumer allows no more. What
         came too late for the fetch before is returned at once, as it is.
         """
-        limit = seconds(timeout)
         if max_messages is None:
             most = self._info.config.max_batch or 0
             max_messages = min(DEFAULT_ROWS, most) if most > 0 else DEFAULT_ROWS
-        order = self._order(max_messages, max_bytes, limit, False, None, pull)
-        deadline = monotonic() + (limit or 1.0)
+        order = self._order(max_messages, max_bytes, timeout, False, None, pull)
+        finish_at = monotonic() + order.wait
         lanes = self._own_lanes()
-        inbox = BatchInbox(order.courier)
+        inbox = BatchInbox(order.draft.courier)
         if lanes.leftovers:
-            lanes.leftovers.await_all(self._api.loop, deadline)
+            lanes.leftovers.await_all(self._api.loop, finish_at)
             late = lanes.leftovers.take_batch(inbox, max_messages, max_bytes or 0)
             if late is not None:
                 return late
-        return fetch_batch(
-            self._api.loop,
-            LonePull(self._api.loop, lanes, order, inbox),
-            inbox,
-            lambda: self._pulling(order.policy, order.fields, inbox=inbox),
-            max(0.0, deadline - monotonic()),
-        )
+        return fetch_batch(lanes, order, inbox, self._converse, finish_at)
 
     def batches(
         self,

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
-from typing import TypeVar, overload
+from typing import overload
 
 from . import errors
-from ._core import Batch, BatchInbox, Msg, PullInbox
-from ._io.leftovers import Leftovers
-from ._io.lone_pull import LonePull, Order
+from ._core import Batch, BatchInbox, LonePull, Msg
+from ._io.lone_pull import Converse, Order, run_fetch
 from ._io.loop import Loop
-from ._io.pulling import Pulling
-
-_T = TypeVar("_T")
-
-# Makes the conversation of a fetch that is not over with its first pull.
-Converse = Callable[[], Pulling]
+from ._io.pulling import Lanes
 
 
 class FetchResult(Sequence[Msg]):
@@ -48,37 +42,28 @@ class FetchResult(Sequence[Msg]):
 
 
 def fetch(
-    loop: Loop, lone: LonePull, inbox: PullInbox, converse: Converse, timeout: float
+    lanes: Lanes, order: Order, lone: LonePull, converse: Converse, finish_at: float
 ) -> FetchResult:
     """Runs a fetch to its end. Raises its error only when no message came."""
-
-    def take() -> list[Msg]:
-        messages: list[Msg] = []
-        while (msg := inbox.take()) is not None:
-            messages.append(msg)
-        return messages
-
-    messages, pulling = run_fetch(loop, lone, converse, timeout, take)
-    return FetchResult(messages, fetch_error(loop, pulling, len(messages)))
+    messages = run_fetch(lanes, order, lone, converse, finish_at, lone.inbox.take_all)
+    return FetchResult(messages, fetch_error(lanes.loop, lone, len(messages)))
 
 
 def fetch_after(
-    loop: Loop,
-    leftovers: Leftovers,
+    lanes: Lanes,
     order: Order,
-    timeout: float,
+    finish_at: float,
     run: Callable[[Order, float], FetchResult],
 ) -> FetchResult:
     """A fetch that begins with what came too late for those before."""
-    deadline = monotonic() + timeout
-    policy = order.policy
-    leftovers.await_all(loop, deadline)
+    policy, leftovers = order.policy, lanes.leftovers
+    leftovers.await_all(lanes.loop, finish_at)
     late = leftovers.take(policy.max_messages, policy.max_bytes)
-    rest = order.rest(len(late), sum(msg.size for msg in late), deadline - monotonic())
+    rest = order.rest(len(late), sum(msg.size for msg in late), finish_at - monotonic())
     if rest is None:
         return FetchResult(late, None)
     try:
-        found = run(rest, deadline - monotonic())
+        found = run(rest, finish_at)
     except errors.Error as error:
         if not late:
             raise
@@ -90,54 +75,21 @@ def fetch_after(
 
 
 def fetch_batch(
-    loop: Loop, lone: LonePull, inbox: BatchInbox, converse: Converse, timeout: float
+    lanes: Lanes, order: Order, inbox: BatchInbox, converse: Converse, finish_at: float
 ) -> Batch:
     """Runs a fetch into columns to its end; an empty batch if nothing came."""
-
-    def take() -> Batch:
-        return inbox.take_batch() or Batch()
-
-    batch, pulling = run_fetch(loop, lone, converse, timeout, take)
-    batch.error = fetch_error(loop, pulling, len(batch))
+    lone = LonePull(lanes.pool, order.draft, inbox)
+    found = run_fetch(lanes, order, lone, converse, finish_at, inbox.take_batch)
+    batch = Batch() if found is None else found
+    batch.error = fetch_error(lanes.loop, lone, len(batch))
     return batch
 
 
-def run_fetch(
-    loop: Loop,
-    lone: LonePull,
-    converse: Converse,
-    timeout: float,
-    take: Callable[[], _T],
-) -> tuple[_T, Pulling | None]:
-    """Asks, waits, takes what came, and takes leave of the server.
-
-    What comes after that is left to the next fetch. Also returns the conversation, if
-    one was needed.
-    """
-    now = monotonic()
-    finish_at = now + timeout
-    pulling = None
-    try:
-        if not lone.run(now, finish_at):
-            pulling = converse()
-            pulling.start(finish_at, lone)
-            loop.wait(pulling.over, finish_at)
-            if not pulling.is_ended:
-                pulling.stop()
-            pulling.settle(finish_at)
-        return take(), pulling
-    finally:
-        if not loop.is_closing:
-            if pulling is not None:
-                pulling.finish()
-            lone.leave()
-
-
-def fetch_error(loop: Loop, pulling: Pulling | None, count: int) -> errors.Error | None:
+def fetch_error(loop: Loop, lone: LonePull, count: int) -> errors.Error | None:
     """Why a fetch ended early; raised if it brought nothing."""
-    if pulling is None:
+    if lone.heir is None:
         return None
-    error: errors.Error | None = pulling.error
+    error: errors.Error | None = lone.heir.error
     if error is None and not count and loop.live is None:
         error = errors.DisconnectedError("there was no link to the server in time")
     if error is not None and not count:

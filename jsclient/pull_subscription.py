@@ -11,9 +11,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, NoReturn
 
 from . import errors
-from ._core import Msg, PullInbox
+from ._core import LonePull, Msg
 from ._engine.arguments import Seconds, integer, seconds
-from ._io.lone_pull import LonePull, Order
+from ._io.lone_pull import Order
 from .fetching import FetchResult, fetch
 from .info import ConsumerInfo
 from .jetstream_errors import ConsumerNotFoundError, StreamNotFoundError
@@ -67,24 +67,21 @@ class PullSubscription:
 
         Options of the pull: `group`, `priority`, `min_pending`, `min_ack_pending`.
         """
-        limit = seconds(timeout)
         consumer = self._consumer
 
         def order_of(count: int) -> Order:
             return consumer._order(
-                count, None, limit, False, idle_heartbeat, pull, no_wait_first=limit > 0
+                count, None, timeout, False, idle_heartbeat, pull, no_wait_first=True
             )
 
         order = order_of(max_messages)
-        # Without any time the server is still given a moment to say what it has.
-        deadline = monotonic() + (limit or 1.0)
+        deadline = monotonic() + order.wait
         count = self._reserve(max_messages, deadline)
         if count < max_messages:
             order = order_of(count)
         came = 0
-        inbox = PullInbox(order.courier)
         lanes = consumer._own_lanes()
-        lone = LonePull(self._loop, lanes, order, inbox)
+        lone = LonePull(lanes.pool, order.draft)
         try:
             self._enter(lone)
             late: list[Msg] = []
@@ -93,20 +90,14 @@ class PullSubscription:
                 late = lanes.leftovers.take(count)
             found = FetchResult(late, None)
             if not late:
-                found = fetch(
-                    self._loop,
-                    lone,
-                    inbox,
-                    lambda: consumer._pulling(order.policy, order.fields, inbox=inbox),
-                    max(0.0, deadline - monotonic()),
-                )
+                found = fetch(lanes, order, lone, consumer._converse, deadline)
             came = len(found)
         finally:
             self._leave(lone, count, came)
         if not found:
             self._raise_end()
             raise errors.TimeoutError(
-                f"no message of {self._ownership.name!r} within {limit:g} s"
+                f"no message of {self._ownership.name!r} within {seconds(timeout):g} s"
             )
         return found
 
@@ -140,7 +131,7 @@ class PullSubscription:
             self._running.add(lone)
             is_ended = self._is_ended
         if is_ended:
-            lone.cut()
+            self._loop.call(lone.cut)
 
     def _leave(self, lone: LonePull, wanted: int, came: int) -> None:
         with self._changed:
@@ -199,7 +190,7 @@ class PullSubscription:
             self._changed.notify_all()
             running = list(self._running)
         for lone in running:
-            lone.cut()
+            self._loop.call(lone.cut)
 
     def __enter__(self) -> PullSubscription:
         return self

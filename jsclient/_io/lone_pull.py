@@ -1,44 +1,56 @@
 """A fetch that gets all that it asks for, without a conversation.
 
 Nearly every fetch sends one pull and gets all of its messages. So the pull is sent, and
-the thread waits for its lane, before there is a machine. Whatever else happens, be it a
-status, silence, the loss of the link or the end of the time, a `Pulling` takes the lane
-over as its open pull, and the machine decides what follows, as for any conversation.
+the thread waits for its lane, before there is a machine: that is the core's `LonePull`.
+Whatever else happens, be it a status, silence, the loss of the link or the end of the
+time, a `Pulling` takes the lane over as its open pull, and the machine decides what
+follows, as for any conversation.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import TypeVar
 
-from .. import errors
-from .._core import Courier, Lane, PullInbox
-from .._engine.pull import GRACE, Ask, Policy, first_ask
+from .._core import Courier, Draft, LonePull, PullInbox
+from .._engine.pull import GRACE, Policy, first_ask
 from .loop import Loop
 from .pulling import Lanes, Pulling
 
+_T = TypeVar("_T")
 
-class Order(NamedTuple):
+
+class Order:
     """What a fetch asks for; fetches that are alike share it."""
 
-    subject: str
-    policy: Policy
-    fields: dict[str, int | str]
-    courier: Courier
-    ask: Ask
-    body: bytes
+    __slots__ = ("draft", "fields", "policy", "subject", "wait")
 
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         subject: str,
         policy: Policy,
         fields: dict[str, int | str],
         courier: Courier,
-    ) -> Order:
-        """The order of a fetch with this policy and further fields."""
+    ) -> None:
         ask = first_ask(policy)
-        return cls(subject, policy, fields, courier, ask, ask.body(fields))
+        self.subject = subject
+        self.policy = policy
+        self.fields = fields
+        # Without any time the server is still given a moment to say what it has.
+        self.wait = policy.expires or 1.0
+        self.draft = Draft(
+            subject,
+            ask.body(fields),
+            courier,
+            batch=ask.batch,
+            max_bytes=ask.max_bytes,
+            limit=policy.max_messages,
+            # After so much silence the pull is the machine's business.
+            patience=GRACE if policy.no_wait_first else 2 * (ask.heartbeat or math.inf),
+            # The pulls of a group carry a pin that may change.
+            is_alone="group" not in fields,
+        )
 
     def rest(self, messages: int, bytes_: int, left: float) -> Order | None:
         """What is to be asked for when so much of it came; None if that is nothing."""
@@ -51,90 +63,64 @@ class Order(NamedTuple):
             return None
         if self.policy.counts_bytes and not policy.max_bytes:
             return None
-        return Order.of(self.subject, policy, self.fields, self.courier)
-
-    @property
-    def patience(self) -> float:
-        """After how much silence the pull is the machine's business."""
-        if self.policy.no_wait_first:
-            return GRACE
-        return 2 * (self.ask.heartbeat or math.inf)
+        return Order(self.subject, policy, self.fields, self.draft.courier)
 
 
-class LonePull:
-    """One pull and the thread that waits for all of it."""
+# Makes the conversation of a fetch that is not over with its first pull.
+Converse = Callable[[Order, PullInbox], Pulling]
 
-    def __init__(
-        self, loop: Loop, lanes: Lanes, order: Order, inbox: PullInbox
-    ) -> None:
-        self.asked_at = -math.inf
-        self.heir: Pulling | None = None  # who has taken over
-        self.is_cut = False
-        self._loop = loop
-        self._lanes = lanes
-        self._order = order
-        self._inbox = inbox
-        self._lane: Lane | None = None
-        inbox.set_limit(order.policy.max_messages)
 
-    def run(self, now: float, finish_at: float) -> bool:
-        """Asks and waits; whether everything came. False also when one cannot ask."""
-        self.asked_at = now
-        if "group" in self._order.fields:
-            return False  # its pulls carry a pin that may change
-        self._loop.call(self._ask)
-        lane = self._lane
-        if lane is None:
-            return False
-        self._loop.wait(lane, min(finish_at, now + self._order.patience))
-        return lane.is_spent
+def run_fetch(
+    lanes: Lanes,
+    order: Order,
+    lone: LonePull,
+    converse: Converse,
+    finish_at: float,
+    take: Callable[[], _T],
+) -> _T:
+    """Asks, waits, takes what came, and takes leave of the server.
 
-    def _ask(self) -> None:
-        loop, order = self._loop, self._order
-        loop.check_open()
-        if self.is_cut or loop.live is None or not loop.outbox.is_up:
-            return
-        lane = self._lane = self._lanes.take(None)
-        lane.open(
-            self._inbox,
-            self._lanes.new_reply(lane),
-            order.ask.batch,
-            order.ask.max_bytes,
-        )
-        lane.is_lone = True
-        try:
-            if lane.ask(loop.outbox, order.subject, order.body):
-                loop.alert()
-        except (errors.DisconnectedError, errors.ConnectionClosedError):
-            return  # the lane is lost in a moment
+    What comes after that is left to the next fetch. A conversation that was needed is
+    the heir of the lone pull.
+    """
+    pulling = None
+    try:
+        is_complete = lone.run(lanes.loop.helm, finish_at)
+        if not is_complete and lone.lane is None:
+            is_complete = _run_on_new_lane(lanes, lone, finish_at)
+        if not is_complete:
+            pulling = converse(order, lone.inbox)
+            _run_conversation(lanes.loop, lone, pulling, finish_at)
+        return take()
+    finally:
+        if lone.has_rest or pulling is not None:
+            _leave(lanes, lone, pulling)
 
-    def hand_over(self) -> Lane | None:
-        """Its lane, which belongs to the caller from now on; None if it has none."""
-        lane, self._lane = self._lane, None
-        return lane
 
-    def cut(self) -> None:
-        """Ends the fetch from another thread: it returns what came until now."""
-        self._loop.call(self._cut)
+def _run_on_new_lane(lanes: Lanes, lone: LonePull, finish_at: float) -> bool:
+    """Runs a pull that found no free lane; whether everything came."""
+    lanes.loop.call(lambda: lanes.lend(lone))
+    return lone.lane is not None and lone.wait(lanes.loop.helm, finish_at)
 
-    def _cut(self) -> None:
-        self.is_cut = True
-        if self._lane is not None:
-            self._lane.lose()
-        elif self.heir is not None:
-            self.heir.end()
 
-    def leave(self) -> None:
-        """Takes leave of the server; what nobody has taken is for the next fetch."""
-        if self._lane is not None:
-            self._loop.call(self._leave)
-        if self._inbox.count:
-            self._lanes.leftovers.gather(self._inbox)
+def _run_conversation(
+    loop: Loop, lone: LonePull, pulling: Pulling, finish_at: float
+) -> None:
+    """Goes on with a pull that has not brought everything."""
+    pulling.start(finish_at, lone)
+    loop.wait(pulling.over, finish_at)
+    if not pulling.is_ended:
+        pulling.stop()
+    pulling.settle(finish_at)
 
-    def _leave(self) -> None:
-        lane = self.hand_over()
-        if lane is not None and lane.is_spent:
-            self._lanes.give_back(lane)
-        elif lane is not None:
-            self._lanes.part(lane)
-            self._lanes.leave(self._inbox, [lane])
+
+def _leave(lanes: Lanes, lone: LonePull, pulling: Pulling | None) -> None:
+    """Takes leave of the server; what nobody has taken is for the next fetch."""
+    if lanes.loop.is_closing:
+        return
+    if pulling is not None:
+        pulling.finish()
+    if lone.lane is not None:
+        lanes.loop.call(lambda: lanes.part_alone(lone))
+    if lone.inbox.count:
+        lanes.leftovers.gather(lone.inbox)

@@ -286,17 +286,19 @@ class Loop:
             while True:
                 if self._calls:
                     self._run_calls()
-                due = self._next_tick(live)
+                received: int | None
                 if what is None:
                     received = live.link.receive(live.parser)
                 else:
-                    received = self.helm.turn(
-                        live.link, live.parser, what, min(deadline, due), self._bell_fd
+                    received = self.helm.steer(
+                        live, self.machines, self._calls, what, deadline, self._bell_fd
                     )
+                if received is None:
+                    return
                 if live.parser.needs_attention:
                     self._attend(live)
                 now = monotonic()
-                if now >= due:
+                if now >= self._next_tick(live):
                     self._tick(live, now)
                 if what is None:
                     if self.helm.is_wanted or self._orphans:

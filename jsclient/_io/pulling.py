@@ -16,10 +16,9 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from .. import errors
-from .._core import Courier, Gate, Lane, PullInbox
+from .._core import Courier, Gate, Lane, LanePool, LonePull, PullInbox
 from .._engine.arguments import unique_name
 from .._engine.pull import Ask, Close, Conversation, Policy, Signal, Warn
 from .._engine.pull_terms import Output
@@ -27,78 +26,75 @@ from ..jetstream_errors import JetStreamError, PullError
 from .leftovers import Leftovers
 from .loop import Loop
 
-if TYPE_CHECKING:
-    from .lone_pull import LonePull
-
 
 class Lanes:
     """The subscriptions on which the pulls of one consumer are answered."""
 
     def __init__(self, loop: Loop) -> None:
-        self._loop = loop
-        self._users: dict[Lane, Pulling | None] = {}  # None: a thread waits for it
-        self._free: list[Lane] = []
-        self._prefix = self._new_prefix()
-        self._count = 0
-        self._pulls = 0
+        self.loop = loop
+        self.pool = LanePool(self._new_prefix())
         self.pins: dict[str, str] = {}  # of priority groups whose pinned client we are
         self.leftovers = Leftovers()
+        self._count = 0
         loop.watchers.append(self)
 
     def _new_prefix(self) -> str:
-        return f"{self._loop.options.inbox_prefix}.{unique_name()}"
+        return f"{self.loop.options.inbox_prefix}.{unique_name()}"
 
     def take(self, user: Pulling | None) -> Lane:
-        """A lane for one pull of the user."""
-        if self._free:
-            lane = self._free.pop()
-        else:
-            lane = Lane()
-            self._count += 1
-            sid = self._loop.subscribe(
-                f"{self._prefix}.{self._count}.*",
-                None,
-                lane,
-                on_notice=lambda: self._noticed(lane),
-            )
-            lane.assign(sid, self._count)
-        self._users[lane] = user
+        """A lane for one pull of the user; None is a thread that waits for it alone."""
+        return self.pool.take(user) or self._add(user)
+
+    def _add(self, user: Pulling | None) -> Lane:
+        lane = Lane()
+        self._count += 1
+        sid = self.loop.subscribe(
+            f"{self.pool.prefix}.{self._count}.*",
+            None,
+            lane,
+            on_notice=lambda: self._noticed(lane),
+        )
+        lane.assign(sid, self._count)
+        self.pool.users[lane] = user
         return lane
+
+    def lend(self, lone: LonePull) -> None:
+        """Sends a lone pull that found no free lane."""
+        self.loop.check_open()
+        if lone.may_ask(self.loop.outbox) and self.loop.live is not None:
+            lone.ask(self.take(None), self.loop.outbox)
 
     def hand_over(self, lane: Lane, user: Pulling) -> bool:
         """The lane has another user from now on; False if it was lost."""
-        if lane not in self._users:
+        if lane not in self.pool.users:
             return False
-        self._users[lane] = user
+        self.pool.users[lane] = user
         lane.is_lone = False
         return True
 
-    def new_reply(self, lane: Lane) -> str:
-        """The reply subject of a further pull on a lane."""
-        self._pulls += 1
-        return f"{self._prefix}.{lane.number}.{self._pulls}"
-
     def _noticed(self, lane: Lane) -> None:
-        user = self._users.get(lane)
+        user = self.pool.users.get(lane)
         if user is not None:
             user.noticed(lane)
-
-    def give_back(self, lane: Lane) -> None:
-        """The pull on this lane has certainly ended."""
-        if lane in self._users:
-            del self._users[lane]
-            lane.retire()
-            self._free.append(lane)
 
     def part(self, lane: Lane) -> None:
         """The pull may live on: what is under way for it still counts."""
         lane.close()
-        if lane in self._users:
-            self._loop.stop_interest(lane.sid)
+        if lane in self.pool.users:
+            self.loop.stop_interest(lane.sid)
+
+    def part_alone(self, lone: LonePull) -> None:
+        """A lone pull is over, at the helm, before everything came."""
+        lane = lone.hand_over()
+        if lane is not None and lane.is_spent:
+            self.pool.give_back(lane)
+        elif lane is not None:
+            self.part(lane)
+            self.leave(lone.inbox, [lane])
 
     def leave(self, inbox: PullInbox, lanes: list[Lane]) -> None:
         """A fetch has returned without these: what they bring is for the next one."""
-        if not any(lane in self._users for lane in lanes):
+        if not any(lane in self.pool.users for lane in lanes):
             return
 
         def passed() -> None:
@@ -106,41 +102,37 @@ class Lanes:
                 self.drop(lane)
             self.leftovers.settle(inbox)
 
-        self.leftovers.expect(inbox, self._loop.fence(passed))
+        self.leftovers.expect(inbox, self.loop.fence(passed))
 
     def drop(self, lane: Lane) -> None:
         """Nobody waits for anything on this lane any more."""
-        if lane in self._users:
-            del self._users[lane]
+        if lane in self.pool.users:
+            del self.pool.users[lane]
             lane.retire()
-            self._loop.forget(lane.sid)
+            self.loop.forget(lane.sid)
 
     def linked(self, now: float) -> None:
         """Nothing to do: lanes are made when they are needed."""
 
     def unlinked(self, now: float) -> None:
         """The lanes of the old link are not subscribed again."""
-        for lane in [*self._free, *self._users]:
-            self._loop.forget(lane.sid)
-            if lane.is_lone:
-                lane.lose()
-        self._free.clear()
-        self._users.clear()
+        for lane in self.pool.renew(self._new_prefix()):
+            self.loop.forget(lane.sid)
         self.leftovers.settle_all()
-        self._prefix = self._new_prefix()
         self._count = 0
 
     def closed(self, error: errors.Error) -> None:
         """The connection is closed, and its subscriptions are gone."""
         # Whoever closes it may not be at the helm; the keeper tells once more, later.
-        self._loop.helm.run(lambda: self.unlinked(0.0))
+        self.loop.helm.run(lambda: self.unlinked(0.0))
 
     def orphan(self) -> None:
         """Nobody holds the consumer any more. Called by a finalizer: takes no lock."""
-        if self in self._loop.watchers:
-            self._loop.watchers.remove(self)
-        while self._free:
-            self._loop.orphaned(self._free.pop().sid)
+        if self in self.loop.watchers:
+            self.loop.watchers.remove(self)
+        free = self.pool.free
+        while free:
+            self.loop.orphaned(free.pop().sid)
 
 
 class Pulling:
@@ -411,7 +403,7 @@ class Pulling:
             case Close(pull, is_certain):
                 lane = self._open.get(pull)
                 if lane is not None and is_certain:
-                    self._lanes.give_back(lane)
+                    self._lanes.pool.give_back(lane)
                 elif lane is not None:
                     self._part(lane)
                 self._open.pop(pull, None)
@@ -471,7 +463,7 @@ class Pulling:
             lane = self._open[ask.pull] = self._lanes.take(self)
         lane.is_pinned = self._is_pinned
         lane.close()  # a signal handler raised before it was sent
-        reply = self._lanes.new_reply(lane)
+        reply = self._lanes.pool.new_reply(lane)
         lane.open(self.inbox, reply, ask.batch, ask.max_bytes)
         pin = self._lanes.pins.get(self._group)
         if (ask[1:], pin) != self._asked:
