@@ -1337,7 +1337,7 @@ cdef class Helm:
         for machine in machines:
             until = min(until, <double>machine.deadline)
         while True:
-            received = self.turn(link, parser, what, until, bell)
+            received = self.turn_once(link, parser, what, until, bell)
             if received <= 0 or parser.is_noticed() or not self.is_steerable or calls:
                 return received
             if <double>self.now() >= until:
@@ -1345,15 +1345,19 @@ cdef class Helm:
             if what.is_ready():
                 return None
 
-    cpdef Py_ssize_t turn(
-        self, Link link, Parser parser, Awaited what, double until, jsc_socket bell
-    ) except -3:
+    def turn(self, Link link not None, Parser parser not None, Awaited what not None,
+             double until, jsc_socket bell):
         """Reads until `what` is ready, anything else happens or it is time; as Link.receive.
 
         What the thread at the helm does over and over: sends what is due, and sleeps while
         there is nothing to read. It leaves to its caller what is not told by this link's
         messages alone, and a socket that takes no more.
         """
+        return self.turn_once(link, parser, what, until, bell)
+
+    cdef Py_ssize_t turn_once(
+        self, Link link, Parser parser, Awaited what, double until, jsc_socket bell
+    ) except -3:
         cdef Py_ssize_t received
         cdef double left
         cdef bint is_rung
@@ -3137,24 +3141,30 @@ cdef class LonePull:
         """Whether the server must be told that it is over, or messages were not taken."""
         return self.lane is not None or self.inbox.count > 0
 
-    cpdef bint may_ask(self, Outbox outbox) except -1:
+    def may_ask(self, Outbox outbox not None):
         """Whether it can be sent now."""
+        return self.is_sendable(outbox)
+
+    cdef bint is_sendable(self, Outbox outbox) noexcept:
         return self.draft.is_alone and not self.is_cut and outbox.state == OUTBOX_UP
 
     def run(self, Helm helm not None, double finish_at):
         """Asks on a free lane and waits; whether everything came. No lane: it has not asked."""
         cdef Lane lane
         self.asked_at = helm.now()
-        if not self.may_ask(helm.outbox):
+        if not self.is_sendable(helm.outbox):
             return False
         lane = self.pool.take(None)
         if lane is None:
             return False
-        self.ask(lane, helm.outbox)
-        return self.wait(helm, finish_at)
+        self.send(lane, helm.outbox)
+        return self.await_all(helm, finish_at)
 
-    cpdef ask(self, Lane lane, Outbox outbox):
+    def ask(self, Lane lane not None, Outbox outbox not None):
         """Sends the pull on a lane that was taken for it."""
+        self.send(lane, outbox)
+
+    cdef int send(self, Lane lane, Outbox outbox) except -1:
         cdef Draft draft = self.draft
         cdef Span to, answer, head, body
         cdef bytes reply = self.pool.reply(lane)
@@ -3166,16 +3176,23 @@ cdef class LonePull:
         body.at, body.size = PyBytes_AS_STRING(draft.body), PyBytes_GET_SIZE(draft.body)
         head.at, head.size = NULL, 0
         try:
-            # Nobody need be told of bytes that were not sent: the thread waits, and so sends
-            # them or tells who is at the helm.
+            # Nobody need be told of bytes that the socket did not take: the thread waits, and
+            # so sends them or tells who is at the helm.
             outbox.add_checked(to, answer, head, body, True, None, True)
             lane.is_asked = True
         except (DisconnectedError, ConnectionClosedError):
-            return  # other threads run while TLS writes; the lane is lost in a moment
+            # Other threads run while TLS writes: the lane is lost in a moment.
+            return 0
+        return 0
 
-    cpdef bint wait(self, Helm helm, double finish_at) except -1:
+    def wait(self, Helm helm not None, double finish_at):
         """Waits for all of the pull that was sent; whether it came."""
+        return self.await_all(helm, finish_at)
+
+    cdef bint await_all(self, Helm helm, double finish_at) except -1:
         cdef Lane lane = self.lane
+        if lane is None:
+            return False
         if not lane.is_ready():
             helm.wait_long(lane, min(finish_at, self.asked_at + self.draft.patience))
         if not lane.has_all(0, 0):

@@ -183,3 +183,108 @@ def test_a_turn_for_columns_takes_all_that_is_there_to_read(
     boat.far.sendall(b"".join(frames))
     assert boat.turn(what=inbox) > 0
     assert (inbox.count == 200) is is_whole
+
+
+# Steering -----------------------------------------------------------------------------
+
+
+class Clock:
+    """Has something to do at its deadline."""
+
+    def __init__(self, deadline: float = math.inf) -> None:
+        self.deadline = deadline
+
+
+class Live:
+    """A link and its clocks."""
+
+    def __init__(self, boat: Boat) -> None:
+        self.link = boat.link
+        self.parser = boat.rig.parser
+        self.session = Clock()
+        self.leave_at = math.inf
+
+
+class Steered:
+    """A boat that is steered for the messages of the sid 1."""
+
+    def __init__(self, boat: Boat) -> None:
+        boat.helm.start(boat.link)
+        self.boat = boat
+        self.live = Live(boat)
+        self.machines: list[Clock] = []
+        self.calls: list[object] = []
+        self.inbox = boat.rig.inboxes[1]
+
+    def steer(self, deadline: float | None = None) -> int | None:
+        return self.boat.helm.steer(
+            self.live,
+            self.machines,
+            self.calls,
+            self.inbox,
+            time.monotonic() + PATIENCE if deadline is None else deadline,
+            self.boat.bell.fileno(),
+        )
+
+
+@pytest.fixture
+def steered(boat: Boat) -> Steered:
+    return Steered(boat)
+
+
+def test_steering_ends_with_what_is_waited_for_and_nothing_else_to_do(
+    steered: Steered,
+) -> None:
+    steered.boat.far.sendall(b"MSG a 1 2\r\nhi\r\n")
+    assert steered.steer() is None
+    assert steered.inbox.count == 1
+
+
+def test_steering_goes_on_while_other_messages_come(steered: Steered) -> None:
+    far = steered.boat.far
+    far.sendall(b"MSG other 2 2\r\nhi\r\n")
+    timer = later(lambda: far.sendall(b"MSG a 1 2\r\nhi\r\n"))
+    assert steered.steer() is None
+    timer.join()
+
+
+def test_steering_leaves_control_lines_to_the_loop(steered: Steered) -> None:
+    steered.boat.far.sendall(b"MSG a 1 2\r\nhi\r\nPING\r\n")
+    assert steered.steer() == 21
+
+
+def test_steering_leaves_the_end_of_the_stream_to_the_loop(steered: Steered) -> None:
+    steered.boat.far.close()
+    assert steered.steer() == 0
+
+
+def test_steering_leaves_jobs_that_wait_for_the_helm_to_the_loop(
+    steered: Steered,
+) -> None:
+    steered.calls.append("a job")
+    steered.boat.far.sendall(b"MSG a 1 2\r\nhi\r\n")
+    assert steered.steer() == 15
+
+
+def test_steering_leaves_a_link_that_must_end_to_the_loop(steered: Steered) -> None:
+    steered.boat.helm.stop(steered.boat.link)
+    steered.boat.far.sendall(b"MSG a 1 2\r\nhi\r\n")
+    assert steered.steer() == 15
+
+
+@pytest.mark.parametrize("whose", ["session", "leave_at", "machine"])
+def test_steering_leaves_what_is_due_to_the_loop(steered: Steered, whose: str) -> None:
+    past = time.monotonic() - 1.0
+    if whose == "session":
+        steered.live.session.deadline = past
+    elif whose == "leave_at":
+        steered.live.leave_at = past
+    else:
+        steered.machines += [Clock(), Clock(past)]
+    steered.boat.far.sendall(b"MSG a 1 2\r\nhi\r\n")
+    assert steered.steer() == 15
+    assert steered.steer() == -1  # it does not sleep either
+
+
+def test_steering_ends_at_its_deadline(steered: Steered) -> None:
+    assert steered.steer(time.monotonic() + 0.01) == -1
