@@ -28,7 +28,7 @@ from cpython.bytes cimport (
 )
 from cpython.dict cimport PyDict_Size
 from cpython.exc cimport PyErr_CheckSignals
-from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.memoryview cimport PyMemoryView_FromMemory, PyMemoryView_GET_BUFFER
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
@@ -4382,9 +4382,11 @@ cdef class Outbox:
         ):
             self.sent_ns = now
             self.push()
-        if self.last > self.first and not self.is_alerted:
-            return ASK_ALERT
-        return ASK_NOTHING
+        return ASK_ALERT if self.is_neglected() else ASK_NOTHING
+
+    cdef inline bint is_neglected(self) noexcept:
+        """Whether unsent bytes wait and nobody looks after them."""
+        return self.last > self.first and not self.is_alerted
 
     cdef bint add_control(self, const char *data, Py_ssize_t size) except -1:
         """Adds a frame that dies with the link; False when there is no link to take it."""
@@ -5120,9 +5122,9 @@ cdef class Window(Slots):
     def await_some(self, bint is_all=False):
         """The next wait for this window lasts until a good part of it has been answered.
 
-        A quarter is worth a wake-up; the rest keeps the server busy meanwhile.
+        An eighth is worth a wake-up; the rest keeps the server busy meanwhile.
         """
-        cdef Py_ssize_t part = self.outstanding if is_all else max(1, self.limit // 4)
+        cdef Py_ssize_t part = self.outstanding if is_all else max(1, self.limit // 8)
         self.low = max(0, self.outstanding - part)
 
     # Messages -------------------------------------------------------------------------
@@ -5230,14 +5232,14 @@ cdef class Window(Slots):
         bytes, count as duplicates. Raises what is wrong with the row at `position`, or
         DisconnectedError without a link.
         """
-        cdef int asked, result = ASK_NOTHING
+        # The first frame after a wait does not travel alone, and the last ones do not stay.
+        self.outbox.sent_ns = jsc_now_ns()
         while rows.position < rows.count and self.count < self.limit:
-            asked = self.add_row(rows, rows.position, known)
-            if asked == ASK_ROOM:
-                return asked
-            result |= asked
+            if self.add_row(rows, rows.position, known) == ASK_ROOM:
+                return ASK_ROOM
             rows.position += 1
-        return result
+        self.outbox.push()
+        return ASK_ALERT if self.outbox.is_neglected() else ASK_NOTHING
 
     def publish_row(self, Rows rows not None, Py_ssize_t row):
         """Publishes one row once more; what it returns and raises is what `fill` does."""
@@ -5724,56 +5726,71 @@ cdef struct Sight:
     uint32_t count
 
 
+# The entries whose hashes begin with the same bits.
+cdef struct Shelf:
+    Sight *table
+    size_t capacity          # a power of two
+    size_t count
+
+cdef enum:
+    SHELF_BITS = 7
+    SHELVES = 1 << SHELF_BITS
+
+
 @cython.final
 cdef class Seen:
     """How often each content came so far: equal rows get ids of their own.
 
-    About 32 bytes for each row that was seen.
+    About 32 bytes for each row that was seen. It grows by a small part at a time: while one
+    large table is copied, a server would run out of rows.
     """
 
-    cdef Sight *table
-    cdef size_t capacity               # a power of two
+    cdef Shelf[SHELVES] shelves
     cdef readonly Py_ssize_t count
 
     def __dealloc__(self):
-        PyMem_Free(self.table)
+        cdef int i
+        for i in range(SHELVES):
+            PyMem_Free(self.shelves[i].table)
 
     def __len__(self):
         return self.count
 
-    cdef inline Sight *find(self, uint64_t low, uint32_t high) noexcept:
-        cdef size_t at = <size_t>low & (self.capacity - 1)
-        while self.table[at].count and (
-            self.table[at].low != low or self.table[at].high != high
-        ):
-            at = (at + 1) & (self.capacity - 1)
-        return &self.table[at]
+    @staticmethod
+    cdef inline Sight *find(const Shelf *shelf, uint64_t low, uint32_t high) noexcept:
+        cdef Sight *table = shelf.table
+        cdef size_t at = <size_t>low & (shelf.capacity - 1)
+        while table[at].count and (table[at].low != low or table[at].high != high):
+            at = (at + 1) & (shelf.capacity - 1)
+        return &table[at]
 
-    cdef int grow(self) except -1:
-        cdef Sight *before = self.table
-        cdef size_t i, held = self.capacity
-        cdef size_t capacity = 2 * held if held else 1024
-        cdef Sight *table = <Sight *>PyMem_Malloc(capacity * sizeof(Sight))
+    @staticmethod
+    cdef int grow(Shelf *shelf) except -1:
+        cdef Sight *before = shelf.table
+        cdef size_t i, held = shelf.capacity
+        cdef size_t capacity = 2 * held if held else 16
+        cdef Sight *table = <Sight *>PyMem_Calloc(capacity, sizeof(Sight))
         if table == NULL:
             raise MemoryError
-        memset(table, 0, capacity * sizeof(Sight))
-        self.table = table
-        self.capacity = capacity
+        shelf.table = table
+        shelf.capacity = capacity
         for i in range(held):
             if before[i].count:
-                self.find(before[i].low, before[i].high)[0] = before[i]
+                Seen.find(shelf, before[i].low, before[i].high)[0] = before[i]
         PyMem_Free(before)
         return 0
 
     cdef uint32_t add(self, Hash content) except? 0xFFFFFFFF:
         """How often the content came before."""
+        cdef Shelf *shelf = &self.shelves[content.low >> (64 - SHELF_BITS)]
         cdef Sight *sight
-        if 4 * <size_t>self.count >= 3 * self.capacity:
-            self.grow()
-        sight = self.find(content.low, <uint32_t>content.high)
+        if 4 * shelf.count >= 3 * shelf.capacity:
+            Seen.grow(shelf)
+        sight = Seen.find(shelf, content.low, <uint32_t>content.high)
         if sight.count == 0:
             sight.low = content.low
             sight.high = <uint32_t>content.high
+            shelf.count += 1
             self.count += 1
         sight.count += 1
         return sight.count - 1
@@ -5821,6 +5838,9 @@ cdef class Rows:
     cdef bint has_ids
     cdef public bytes constant
     cdef bytes id_prefix               # of content ids; None without them
+    cdef Hash id_key
+    cdef Seen seen
+    cdef Py_ssize_t identified         # so many of the rows
     cdef Hash *hashes
     cdef uint32_t *nths
     cdef char *scratch                 # the header block of one row
@@ -5909,43 +5929,62 @@ cdef class Rows:
     # Ids ------------------------------------------------------------------------------
 
     def identify(self, prefix: str, key: bytes, Seen seen not None):
-        """Gives every row an id of its content: prefix, hash, and how often it came before.
+        """Every row gets an id of its content: prefix, hash, and how often it came before.
 
-        The hash is over subject, headers and payload, under a key of 16 bytes.
+        The hash is over subject, headers and payload, under a key of 16 bytes. It is made when
+        the row is published or `id_of` asks, after those of all rows before.
         """
-        cdef Hash start, after_subject, content
-        cdef Span span
-        cdef Py_ssize_t row
         if PyBytes_GET_SIZE(key) != 16:
             raise InvalidArgumentError("the key of ids must be 16 bytes")
         encode_fields([("Nats-Msg-Id", prefix)])
-        memcpy(&start, PyBytes_AS_STRING(key), 16)
-        self.id_prefix = encode_text(prefix)
-        self.has_ids = True
         PyMem_Free(self.hashes)
         PyMem_Free(self.nths)
         self.hashes = NULL
         self.nths = NULL
+        self.identified = 0
         self.hashes = <Hash *>PyMem_Malloc(<size_t>self.count * sizeof(Hash) + 1)
         self.nths = <uint32_t *>PyMem_Malloc(<size_t>self.count * sizeof(uint32_t) + 1)
         if self.hashes == NULL or self.nths == NULL:
+            PyMem_Free(self.hashes)
+            self.hashes = NULL
             raise MemoryError
-        after_subject = start
+        memcpy(&self.id_key, PyBytes_AS_STRING(key), 16)
+        self.id_prefix = encode_text(prefix)
+        self.seen = seen
+        self.has_ids = True
+
+    cdef int identify_through(self, Py_ssize_t last) except -1:
+        """Makes the ids of all rows up to this one that have none yet."""
+        cdef Hash content
+        while self.identified <= last:
+            try:
+                content = self.content_of(self.identified)
+            except InvalidArgumentError:
+                # Nor can it be published, and the rows after it need not suffer.
+                memset(&self.hashes[self.identified], 0, sizeof(Hash))
+                self.nths[self.identified] = 0
+                self.identified += 1
+                raise
+            self.nths[self.identified] = self.seen.add(content)
+            self.hashes[self.identified] = content
+            self.identified += 1
+        return 0
+
+    cdef Hash content_of(self, Py_ssize_t row) except *:
+        """The hash of subject, headers and payload."""
+        cdef Hash content = self.id_key
+        cdef Span span
         if self.subject is None:
-            after_subject = siphash(
-                start, PyBytes_AS_STRING(self.fixed_subject), len(self.fixed_subject)
-            )
-        for row in range(self.count):
-            content = after_subject
-            if self.subject is not None and self.subject.at(row, &span):
-                content = siphash(start, span.at, span.size)
-            if self.header_offsets is not None:
-                content = self.hash_headers(row, content)
-            if self.data.at(row, &span):
-                content = siphash(content, span.at, span.size)
-            self.hashes[row] = content
-            self.nths[row] = seen.add(content)
-        return self.count
+            span.at = PyBytes_AS_STRING(self.fixed_subject)
+            span.size = PyBytes_GET_SIZE(self.fixed_subject)
+            content = siphash(content, span.at, span.size)
+        elif self.subject.at(row, &span):
+            content = siphash(content, span.at, span.size)
+        if self.header_offsets is not None:
+            content = self.hash_headers(row, content)
+        if self.data.at(row, &span):
+            content = siphash(content, span.at, span.size)
+        return content
 
     cdef Hash hash_headers(self, Py_ssize_t row, Hash content) except *:
         cdef int64_t entry, end = 0, value, values_end = 0, first = 0, value_first = 0
@@ -5969,11 +6008,13 @@ cdef class Rows:
             raise IndexError("there is no such row")
         if self.hashes == NULL:
             return None
+        self.identify_through(row)
         return decode_text(
             PyBytes_AS_STRING(self.id_prefix), len(self.id_prefix)
         ) + decode_text(text, self.write_id(row, text))
 
     cdef Py_ssize_t write_id(self, Py_ssize_t row, char *at) noexcept:
+        """Writes what follows the prefix; the row is identified."""
         write_digits(at, self.hashes[row])
         at[ID_DIGIT_COUNT] = c'-'
         return ID_DIGIT_COUNT + 1 + write_uint(at + ID_DIGIT_COUNT + 1, self.nths[row])
@@ -6083,6 +6124,7 @@ cdef class Rows:
         if self.header_offsets is not None:
             self.put_headers(row)
         if self.hashes != NULL:
+            self.identify_through(row)
             self.put(b"Nats-Msg-Id: ", 13)
             self.id_start = self.scratch_size
             self.put(PyBytes_AS_STRING(self.id_prefix), PyBytes_GET_SIZE(self.id_prefix))

@@ -284,8 +284,9 @@ class SinkOptions:
     max_inflight: int = option(
         "maxInflight",
         kinds.count,
-        "messages that may wait for their acknowledgement",
-        default=4000,
+        "rows of a task that may wait for their acknowledgement; raise it where that "
+        "takes 10 ms or more",
+        default=512,
     )
     on_error: str = option(
         "onError",

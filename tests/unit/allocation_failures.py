@@ -210,8 +210,8 @@ def publishing_rows(n: int) -> Work:
         seen = Seen()
         rows = Rows(count, Column(Offsets(places, count), data), f"s.{n}")
         rows.identify(f"id-{n}-", bytes(16), seen)
-        assert len(seen) == count
         window.fill(rows, frozenset({b"none"}))
+        assert len(seen) == count
         window.withdraw()
         assert all(what in ("unsent", "lost") for _, _, what, _, _ in window.sweep())
 

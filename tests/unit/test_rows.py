@@ -152,8 +152,19 @@ def test_offsets_outside_of_their_bytes_are_refused(places: list[int]) -> None:
     rows = Rows(1, Column(Offsets(array("i", places), 1), b"x"), "a")
     with pytest.raises(InvalidArgumentError, match="outside"):
         frames(rows)
+    rows.identify("p", KEY, Seen())
     with pytest.raises(InvalidArgumentError, match="outside"):
-        rows.identify("p", KEY, Seen())
+        rows.id_of(0)
+
+
+def test_a_row_that_has_no_id_does_not_cost_the_next_its_own() -> None:
+    places = Offsets(array("i", [0, 9, 1, 2]), 3)  # the first two make no sense
+    rows = Rows(3, Column(places, b"xy"), "a")
+    rows.identify("p-", KEY, Seen())
+    for row in (0, 1):
+        with pytest.raises(InvalidArgumentError, match="outside"):
+            rows.id_of(row)
+    assert rows.id_of(2) == ids(b"y")[0]
 
 
 def ids(*payloads: bytes | None, subject: str = "a", prefix: str = "p-") -> list[str]:
@@ -278,11 +289,11 @@ def test_many_contents_are_told_apart() -> None:
     seen = Seen()
     payloads = [b"%d" % number for number in range(20_000)]
     rows = Rows(len(payloads), column(*payloads), "a")
-    rows.identify("", KEY, seen)
-    assert len(seen) == len(payloads)
-    rows.identify("", KEY, seen)
-    assert len(seen) == len(payloads)
-    assert str(rows.id_of(7)).endswith("-1")
+    for nth in range(2):
+        rows.identify("", KEY, seen)
+        assert str(rows.id_of(len(payloads) - 1)).endswith(f"-{nth}")
+        assert str(rows.id_of(7)).endswith(f"-{nth}")
+        assert len(seen) == len(payloads)
 
 
 def test_rows_that_are_not_there_raise() -> None:

@@ -376,9 +376,9 @@ def test_a_refused_subject_fails_its_oldest_publish(desk: Desk) -> None:
     assert desk.window.take_odd() == ("failed", error, "a.c")
 
 
-def test_a_wait_is_over_when_a_quarter_was_answered() -> None:
-    desk = Desk(8)
-    desk.publish(*(b"%d" % number for number in range(8)))
+def test_a_wait_is_over_when_an_eighth_was_answered() -> None:
+    desk = Desk(16)
+    desk.publish(*(b"%d" % number for number in range(16)))
     replies = [reply for reply, _ in desk.sent()]
     desk.window.await_some()
     desk.ack(replies[3], 1)
@@ -396,7 +396,7 @@ def test_a_wait_is_over_when_a_quarter_was_answered() -> None:
 
 def test_rows_are_counted_and_not_kept() -> None:
     desk = Desk(4, keeps_acks=False)
-    made = rows(b"0", b"1", b"2", b"3", b"4")
+    made = rows(b"0", b"1", b"2", b"3", b"x" * (1 << 17), b"5")
     desk.window.fill(made)
     assert (made.position, desk.window.is_full) == (4, True)
     replies = [reply for reply, _ in desk.sent()]
@@ -408,12 +408,21 @@ def test_rows_are_counted_and_not_kept() -> None:
     assert (window.stored, window.duplicates) == (2, 1)
     assert (window.first_seq, window.last_seq) == (2, 7)
     desk.window.fill(made)
-    assert made.position == 5
+    assert made.position == 6
     desk.lose_link()
     assert [(row, what) for _, row, what, _, _ in desk.window.sweep()] == [
         (3, "lost"),
-        (4, "unsent"),
+        (4, "lost"),
+        (5, "unsent"),
     ]
+    desk.close()
+
+
+def test_rows_are_sent_when_the_window_is_filled() -> None:
+    desk = Desk(4, keeps_acks=False)
+    assert desk.window.fill(rows(b"0", b"1")) == 0
+    assert desk.window.is_sent
+    assert len(desk.outbox) == 0
     desk.close()
 
 
