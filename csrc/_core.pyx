@@ -1363,8 +1363,11 @@ cdef class Helm:
         cdef bint is_rung
         cdef char[256] rings
         cdef int error = 0
+        # Right after a request there is nothing to read yet. (TLS may hold bytes of its own.)
+        cdef bint is_early = self.outbox.has_asked and link.tls is None
+        self.outbox.has_asked = False
         while True:
-            received = link.read(parser)
+            received = JSC_AGAIN if is_early else link.read(parser)
             while received > 0 and what.wants_more() and link.read(parser) > 0:
                 pass
             if received >= 0 or parser.is_noticed() or what.is_ready():
@@ -1377,7 +1380,7 @@ cdef class Helm:
                 return received
             left = until - <double>self.now()
             if left <= 0:
-                return received
+                return link.read(parser) if is_early else received
             # From here on whoever makes it ready rings, a signal handler in this thread too.
             self.is_resting = True
             if what.is_ready():
@@ -1386,6 +1389,7 @@ cdef class Helm:
                 is_rung = jsc_await(link.fd, bell, left)
             PyErr_CheckSignals()
             self.is_resting = False
+            is_early = False
             if is_rung:
                 jsc_recv(bell, rings, sizeof(rings), &error)
                 return received
@@ -4078,6 +4082,7 @@ cdef class Outbox:
     cdef uint64_t epoch                # one per link
     cdef bint is_pushing               # a thread gives bytes to the link
     cdef readonly bint is_alerted      # somebody looks after unsent bytes every moment
+    cdef bint has_asked                # what was sent last is a request
     cdef int64_t sent_ns
     cdef object checked_subject
 
@@ -4382,6 +4387,7 @@ cdef class Outbox:
         ):
             self.sent_ns = now
             self.push()
+            self.has_asked = is_urgent
         return ASK_ALERT if self.is_neglected() else ASK_NOTHING
 
     cdef inline bint is_neglected(self) noexcept:

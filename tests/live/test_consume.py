@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from itertools import chain
 
 import pytest
 
@@ -325,6 +326,32 @@ def test_several_threads_may_read_one_iteration(
     assert sorted(handled.seqs) == list(range(1, 201))
     assert len(handled.threads) == 4
     until(lambda: consumer.info().num_ack_pending == 0, "all acks arrived")
+
+
+def test_who_reads_an_iteration_has_work_while_the_others_are_busy(
+    client: JetStream, stream: Stream
+) -> None:
+    consumer = stream.create_consumer(name="C", ack_policy="none")
+    # None of the four goes on before each of them has a message.
+    all_busy = threading.Barrier(4, timeout=PATIENCE)
+    shares: list[list[int]] = [[], [], [], []]
+
+    def read(number: int) -> None:
+        for msg in messages:
+            shares[number].append(msg.metadata.stream_seq)
+            all_busy.wait()
+
+    with consumer.messages(50, stop_after=80) as messages:
+        threads = [threading.Thread(target=read, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        fill(client, 40)  # many at once
+        for number in range(41, 81):
+            fill(client, 1, first=number)  # and one at a time
+        for thread in threads:
+            thread.join(PATIENCE)
+    assert [len(share) for share in shares] == [20, 20, 20, 20]
+    assert sorted(chain(*shares)) == list(range(1, 81))
 
 
 def test_workers_share_the_messages_of_a_consume(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from itertools import chain
 
 import pytest
 
@@ -43,6 +44,44 @@ def other(jetstream_server: Server) -> Iterator[JetStream]:
 
 
 # One message --------------------------------------------------------------------------
+
+
+def test_threads_that_ask_one_consumer_at_once_get_each_message_once(
+    js: JetStream, consumer: Consumer
+) -> None:
+    fill(js, 400)
+
+    def take(_: int) -> list[int]:
+        return [consumer.next().metadata.stream_seq for _ in range(50)]
+
+    found = all_results(8, take)
+    assert sorted(chain(*found)) == list(range(1, 401))
+    # One subscription for each pull that was open at the same time, and no more.
+    assert 1 <= len(consumer._own_lanes().pool.free) <= 8
+
+
+def test_a_call_like_the_last_one_is_checked_like_any_other(
+    js: JetStream, consumer: Consumer
+) -> None:
+    fill(js, 4)
+    assert consumer.next(timeout=1).data == b"1"
+    with pytest.raises(TypeError, match="timeout"):
+        consumer.next(timeout=True)
+    assert len(consumer.fetch(1)) == 1
+    with pytest.raises(TypeError, match="max_messages"):
+        consumer.fetch(True)
+    assert len(consumer.fetch(1)) == 1
+    assert len(consumer.fetch_no_wait(1)) == 1
+
+
+def test_the_last_call_is_forgotten_when_the_consumer_changes(
+    js: JetStream, consumer: Consumer
+) -> None:
+    fill(js, 6)
+    assert len(consumer.fetch(3)) == 3
+    consumer.update(max_batch=2)
+    with pytest.raises(ValueError, match="the consumer allows 2"):
+        consumer.fetch(3)
 
 
 def test_next_returns_a_message_that_is_there(

@@ -107,6 +107,26 @@ def test_a_turn_sends_what_is_due_before_it_sleeps(boat: Boat) -> None:
     assert boat.far.recv(100) == b"PING\r\n"
 
 
+def ask(boat: Boat) -> None:
+    """Sends a request: its answer is not expected to be there yet."""
+    boat.outbox.publish("a", b"", "b", None, True)
+
+
+def test_a_turn_right_after_a_request_returns_with_its_answer(boat: Boat) -> None:
+    ask(boat)
+    timer = later(lambda: boat.far.sendall(b"MSG a 1 2\r\nhi\r\n"))
+    assert boat.turn() == 15
+    timer.join()
+
+
+def test_a_turn_without_time_reads_what_is_there_after_a_request_too(
+    boat: Boat,
+) -> None:
+    boat.far.sendall(b"MSG a 1 2\r\nhi\r\n")
+    ask(boat)
+    assert boat.turn(until=-math.inf) == 15
+
+
 def test_a_turn_leaves_a_socket_that_takes_no_more_to_its_caller(boat: Boat) -> None:
     while not boat.link.is_blocked:
         boat.outbox.publish("a", bytes(60_000), None, None)
