@@ -215,6 +215,7 @@ class ConsumerInfo:
     pause_remaining: float = 0.0
     ts: Timestamp | None = None  # when the server gathered this, since 2.10
     priority_groups: tuple[PriorityGroupInfo, ...] = ()
+    reset_seq: int = 0  # where it goes on, in the answer to a reset
     raw: Raw = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod

@@ -24,6 +24,7 @@ from ._engine.arguments import (
 from ._engine.publish_headers import (
     PublishOptions,
     can_be_repeated,
+    needs_of,
     with_options,
 )
 from .ack_future import AckFuture
@@ -111,12 +112,14 @@ class JetStream:
             rollup: "sub" or "all": it replaces older messages of the subject, or all.
             increment: what is added to a counter.
             schedule, schedule_target, schedule_source, schedule_ttl,
-                schedule_time_zone: when the stream is to publish it, and where.
+                schedule_time_zone, schedule_rollup: when the stream is to publish it,
+                where and how.
             retries, retry_wait: how often and how soon to try again while no stream
                 answers.
 
         Raises:
             NoStreamResponseError: no stream stores the subject.
+            UnsupportedByServerError: the server does not know one of the options.
             ApiError: the stream refused the message; a subclass says why.
             TimeoutError: it was not sent in time, and will not be.
             PublishOutcomeUnknownError: it was sent and no ack came. Only a message with
@@ -125,7 +128,7 @@ class JetStream:
         msg_id = options.get("msg_id")
         can_repeat = False
         if options:
-            headers = with_options(headers, options)
+            headers = self._headers(headers, options)
             can_repeat = can_be_repeated(options)
         return publisher.publish(
             self._loop,
@@ -161,11 +164,20 @@ class JetStream:
             if future is not None:
                 return future
         if options:
-            headers = with_options(headers, options)
+            headers = self._headers(headers, options)
         limit = self._timeout if timeout is None else seconds(timeout)
         return made.publish(
             subject, data, headers, msg_id=options.get("msg_id"), timeout=limit
         )
+
+    def _headers(
+        self, headers: HeadersLike | None, options: PublishOptions
+    ) -> HeadersLike | None:
+        """The headers of a message with its options, if the server knows them."""
+        headers = with_options(headers, options)
+        if needs := needs_of(options):
+            self._api.refuse_too_new(needs)
+        return headers
 
     def _publisher(self) -> AsyncPublisher:
         """The publisher of all futures; the first of several threads makes it."""

@@ -1,8 +1,9 @@
 """Runs all tests: `python -m tests.run`, with any arguments of pytest behind it.
 
-Tests that talk to scripted peers or to nobody run in the background of those that wait
-for real servers: together they need little more time than either. Spark leaves a signal
-handler and a JVM behind, so its tests come last, in a process of their own.
+Tests that wait for real servers leave most of the machine to others, so those that talk
+to scripted peers or to nobody, and those of Spark, run beside them; what these say
+follows at the end. Spark leaves a signal handler and a JVM behind: its tests have a
+process of their own.
 """
 
 from __future__ import annotations
@@ -10,55 +11,44 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from typing import IO
 
-NOTHING_CHOSEN = 5  # pytest's word for arguments that choose no test of a group
+INTERRUPTED = 2  # pytest's word for Ctrl-C
+NOTHING_CHOSEN = 5  # and for arguments that choose no test of a group
 ALONE = ("tests/unit", "tests/sim", "tests/net")
 WITH_SERVERS = ("tests/live", "tests/process")
 WITH_SPARK = ("tests/spark",)
 
-
-def command(group: tuple[str, ...], arguments: list[str]) -> list[str]:
-    """Runs a group; each remembers its failures in a place of its own."""
-    cache = f"cache_dir=.pytest_cache/{group[0].replace('/', '-')}"
-    return [sys.executable, "-m", "pytest", "-o", cache, *group, *arguments]
+Group = tuple[str, ...]
 
 
-def start(
-    group: tuple[str, ...], arguments: list[str], output: IO[bytes] | None = None
-) -> subprocess.Popen[bytes]:
-    """Starts a group, which tells its progress here or into a file."""
-    error = None if output is None else subprocess.STDOUT
-    return subprocess.Popen(command(group, arguments), stdout=output, stderr=error)
-
-
-def verdict(
-    group: tuple[str, ...], process: subprocess.Popen[bytes], arguments: list[str]
-) -> int:
-    """What became of a group; its failures have a second chance, alone."""
-    status = process.wait()
-    if status != 1:
-        return status
-    sys.stdout.write("once more, alone: busy machines are too late for some tests\n")
-    sys.stdout.flush()
-    again = ["--last-failed", "--last-failed-no-failures", "none", *arguments]
-    return start(group, again).wait()
+def run(
+    groups: tuple[Group, ...], arguments: list[str], output: IO[bytes] | None = None
+) -> list[int]:
+    """Runs groups one after the other; they tell their progress here or into a file."""
+    statuses = []
+    for group in groups:
+        # Each remembers its failures in a place of its own.
+        cache = f"cache_dir=.pytest_cache/{group[0].replace('/', '-')}"
+        command = [sys.executable, "-m", "pytest", "-o", cache, *group, *arguments]
+        error = None if output is None else subprocess.STDOUT
+        done = subprocess.run(command, stdout=output, stderr=error, check=False)
+        statuses.append(done.returncode)
+        if done.returncode == INTERRUPTED:
+            break
+    return statuses
 
 
 def main(arguments: list[str]) -> int:
     """The exit status: 0 if all went well, else that of the first group that failed."""
-    statuses = []
-    with tempfile.TemporaryFile() as told:
-        quiet = start(ALONE, arguments, told)
-        loud = start(WITH_SERVERS, arguments)
-        loud.wait()
-        quiet.wait()
+    with tempfile.TemporaryFile() as told, ThreadPoolExecutor() as beside:
+        quiet = beside.submit(run, (ALONE, WITH_SPARK), arguments, told)
+        statuses = run((WITH_SERVERS,), arguments)
+        statuses += quiet.result()
         told.seek(0)
         sys.stdout.write(told.read().decode(errors="replace"))
         sys.stdout.flush()
-        statuses.append(verdict(WITH_SERVERS, loud, arguments))
-        statuses.append(verdict(ALONE, quiet, arguments))
-    statuses.append(verdict(WITH_SPARK, start(WITH_SPARK, arguments), arguments))
     failed = [status for status in statuses if status not in (0, NOTHING_CHOSEN)]
     if failed:
         return failed[0]

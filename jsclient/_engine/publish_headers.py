@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from ..errors import InvalidArgumentError
 from .arguments import Buffer, HeadersLike
+from .releases import Version
 
 # With one of these a second try of the same publish would not mean the same.
 _CONDITIONS = (
@@ -35,6 +36,7 @@ class PublishOptions(TypedDict, total=False):
     schedule_source: str | None
     schedule_ttl: float | timedelta | str | None
     schedule_time_zone: str | None
+    schedule_rollup: str | None
 
 
 def with_options(
@@ -158,6 +160,12 @@ def _rollup(value: object, name: str) -> str:
     return str(value)
 
 
+def _schedule_rollup(value: object, name: str) -> str:
+    if value != "sub":
+        raise InvalidArgumentError(f"{name} must be 'sub': {value!r}")
+    return "sub"
+
+
 def _schedule(value: object, name: str) -> str:
     if isinstance(value, datetime):
         if value.tzinfo is None:
@@ -182,4 +190,27 @@ _SPELLINGS = {
     "schedule_source": ("Nats-Schedule-Source", _text),
     "schedule_ttl": ("Nats-Schedule-TTL", _ttl),
     "schedule_time_zone": ("Nats-Schedule-Time-Zone", _text),
+    "schedule_rollup": ("Nats-Schedule-Rollup", _schedule_rollup),
 }
+
+# Servers of earlier releases take the message as if nothing had been asked.
+_SINCE: dict[str, Version] = {
+    "expected_last_subject": (2, 11, 0),
+    "ttl": (2, 11, 0),
+    "increment": (2, 12, 0),
+    "schedule": (2, 12, 0),
+    "schedule_target": (2, 12, 0),
+    "schedule_ttl": (2, 12, 0),
+    "schedule_source": (2, 14, 0),
+    "schedule_time_zone": (2, 14, 0),
+    "schedule_rollup": (2, 14, 0),
+}
+
+
+def needs_of(options: PublishOptions) -> list[tuple[str, Version]]:
+    """The options in use that not every server knows, and the release of each."""
+    return [
+        (name, _SINCE[name])
+        for name, value in options.items()
+        if value is not None and name in _SINCE
+    ]

@@ -302,9 +302,9 @@ def test_a_reset_goes_back_to_what_is_not_acknowledged(stream: Stream) -> None:
     )
     info = consumer.reset()
     assert info is consumer.cached_info
-    assert info.raw["reset_seq"] == info.ack_floor.stream_seq + 1 == 3
+    assert info.reset_seq == info.ack_floor.stream_seq + 1 == 3
     info = consumer.reset(5)
-    assert info.raw["reset_seq"] == 5
+    assert info.reset_seq == 5
     assert info.num_pending == 2
     with pytest.raises(failures.InvalidConsumerResetError) as caught:
         consumer.reset(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -118,6 +119,76 @@ def test_what_came_later_works_or_is_told(old: server.Server, stream: Stream) ->
             call(stream, consumer)
         assert caught.value.needed[:2] == since
         assert caught.value.server_version == old.version
+
+
+PUBLISH_OPTIONS: list[tuple[tuple[int, int], str, dict[str, Any]]] = [
+    (
+        (2, 11),
+        "expected_last_subject",
+        {"expected_last_subject_seq": 6, "expected_last_subject": "s.2"},
+    ),
+    ((2, 11), "ttl", {"ttl": 60}),
+    ((2, 12), "increment", {"increment": 1}),
+    ((2, 12), "schedule", {"schedule": "@at 2040-01-01T00:00:00Z"}),
+    ((2, 14), "schedule_rollup", {"schedule_rollup": "sub"}),
+]
+
+
+@pytest.mark.parametrize(("since", "name", "options"), PUBLISH_OPTIONS)
+def test_options_of_a_publish_that_a_release_does_not_know_are_refused(
+    old: server.Server,
+    js: JetStream,
+    stream: Stream,
+    since: tuple[int, int],
+    name: str,
+    options: Any,
+) -> None:
+    stored = stream.info().state.last_seq
+    if release(old) >= since:
+        # It is stored, or the stream says why not.
+        with contextlib.suppress(failures.ApiError):
+            assert js.publish("s.0", b"", **options).seq == stored + 1
+        return
+    for publish in (js.publish, js.publish_async):
+        with pytest.raises(
+            failures.UnsupportedByServerError,
+            match=rf"{name} needs nats-server {since[0]}\.{since[1]}\.0 or later",
+        ):
+            publish("s.0", b"", **options)
+    assert stream.info().state.last_seq == stored
+
+
+def test_batches_work_or_are_told(old: server.Server, js: JetStream) -> None:
+    if release(old) < (2, 12):
+        with pytest.raises(failures.UnsupportedByServerError, match="atomic batch"):
+            js.atomic_batch()
+    else:
+        made = js.create_stream(name="A", subjects=["a.>"], allow_atomic=True)
+        with js.atomic_batch() as batch:
+            batch.add("a.1", b"1")
+            batch.add("a.2", b"2")
+            assert batch.commit().count == 2
+        assert made.info().state.messages == 2
+        # An end marker of its own is later than batches are.
+        marks = {"Nats-Batch-Id": "mine", "Nats-Batch-Sequence": "1"}
+        assert js._connection.request("a.3", b"3", headers=marks).data == b""
+        ending = {**marks, "Nats-Batch-Sequence": "2", "Nats-Batch-Commit": "eob"}
+        if release(old) >= (2, 14):
+            assert js.publish("a.3", headers=ending).count == 1
+        else:
+            with pytest.raises(failures.AtomicBatchError) as caught:
+                js.publish("a.3", headers=ending)
+            assert caught.value.err_code == 10200
+            assert made.info().state.messages == 2
+    if release(old) < (2, 14):
+        with pytest.raises(failures.UnsupportedByServerError, match="fast batch"):
+            js.fast_batch()
+    else:
+        js.create_stream(name="F", subjects=["f.>"], allow_batched=True)
+        with js.fast_batch() as fast:
+            for number in range(300):
+                fast.add("f.1", b"%d" % number)
+            assert fast.commit().count == 300
 
 
 STREAM_FIELDS: list[tuple[tuple[int, int], str, dict[str, Any]]] = [
