@@ -259,6 +259,10 @@ def test_batches_go_on_over_small_ones_and_gaps(js: JetStream) -> None:
     assert [msg.seq for msg in stream.get_msgs(max_bytes=2500)] == wanted
     assert [msg.seq for msg in stream.get_msgs(max_bytes=1)] == wanted
     assert [msg.seq for msg in stream.get_msgs(max_bytes=1, limit=5)] == wanted[:5]
+    moment = stream.get_msg(7).timestamp
+    assert moment is not None
+    later = stream.get_msgs(start_time=moment, max_bytes=1)
+    assert [msg.seq for msg in later] == list(range(7, 20))
 
 
 def test_the_last_message_of_each_subject_is_read(js: JetStream) -> None:
@@ -274,6 +278,8 @@ def test_the_last_message_of_each_subject_is_read(js: JetStream) -> None:
     assert moment is not None
     old = stream.get_msgs(last_for=["s.0", "s.1"], up_to_time=moment)
     assert [msg.seq for msg in old] == [2, 5]  # before that moment
+    old = stream.get_msgs(last_for=["s.0", "s.1"], up_to_time=moment, max_bytes=1)
+    assert [msg.seq for msg in old] == [2, 5]
     assert list(stream.get_msgs(last_for=["s.none"])) == []
 
 

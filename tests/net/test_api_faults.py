@@ -808,6 +808,18 @@ def test_the_status_of_a_direct_answer_is_an_error(
         assert many.value.code == int(code)
 
 
+def test_a_batch_that_ends_otherwise_than_it_should_is_no_whole_one() -> None:
+    def answer(request: Request) -> list[bytes]:
+        return [numbered(request, 1, 2), request.status("404 Message Not Found")]
+
+    with jetstream(direct(answer)) as js:
+        stream = js.stream("S")
+        with pytest.raises(failures.MessageNotFoundError):
+            next(stream.get_msgs())
+        with pytest.raises(failures.MessageNotFoundError):
+            stream.get_batch(1)
+
+
 def test_when_nobody_answers_directly_the_api_is_asked() -> None:
     def answer(request: Request) -> list[bytes]:
         if ".DIRECT." in request.subject:

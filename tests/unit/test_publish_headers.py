@@ -44,6 +44,7 @@ SPELLED: list[tuple[str, object, str, str]] = [
     ("schedule_source", "a.c", "Nats-Schedule-Source", "a.c"),
     ("schedule_ttl", 5, "Nats-Schedule-TTL", "5"),
     ("schedule_time_zone", "UTC", "Nats-Schedule-Time-Zone", "UTC"),
+    ("schedule_rollup", "sub", "Nats-Schedule-Rollup", "sub"),
 ]
 
 NO_TEXT: list[tuple[object, type[Exception]]] = [
@@ -95,6 +96,8 @@ WRONG: list[tuple[str, object, type[Exception]]] = [
         for name in ("ttl", "schedule_ttl")
         for value, kind in NO_TTL
     ),
+    ("schedule_rollup", "all", ValueError),
+    ("schedule_rollup", True, ValueError),
     ("rollup", "subject", ValueError),
     ("rollup", True, ValueError),
     ("rollup", ["sub"], ValueError),
