@@ -25,6 +25,7 @@ from ._engine.publish_headers import (
     PublishOptions,
     can_be_repeated,
     needs_of,
+    refuse_wildcards,
     with_options,
 )
 from .ack_future import AckFuture
@@ -125,6 +126,8 @@ class JetStream:
             PublishOutcomeUnknownError: it was sent and no ack came. Only a message with
                 a `msg_id` is sent again by itself after a lost link.
         """
+        if isinstance(subject, str) and ("*" in subject or ">" in subject):
+            refuse_wildcards(subject)
         msg_id = options.get("msg_id")
         can_repeat = False
         if options:
@@ -158,6 +161,8 @@ class JetStream:
         did not come within `ack_timeout`, or the link was lost. Options are those of
         `publish`.
         """
+        if isinstance(subject, str) and ("*" in subject or ">" in subject):
+            refuse_wildcards(subject)
         made = self._async or self._publisher()
         if timeout is None and headers is None and not options:
             future = made.launch(subject, data)

@@ -65,6 +65,14 @@ def test_payloads_of_any_size_and_type_are_stored(
     assert made.get_msg(js.publish("a.b", data).seq).data == bytes(data)
 
 
+def test_a_subject_may_have_the_letters_of_wildcards(js: JetStream) -> None:
+    made = stream(js)
+    for subject in ("a.b*", "a.>c", "a.**"):
+        seq = js.publish(subject, b"").seq
+        assert js.publish_async(subject, b"").result(10.0).seq == seq + 1
+        assert made.get_msg(seq).subject == subject
+
+
 def test_a_message_with_a_known_id_is_not_stored_again(js: JetStream) -> None:
     made = stream(js)
     first = js.publish("a.b", b"1", msg_id="one")
@@ -356,6 +364,9 @@ def test_a_schedule_that_cannot_be_is_refused(js: JetStream) -> None:
 WRONG: list[tuple[dict[str, Any], type[Exception]]] = [
     ({"subject": "a..b"}, ValueError),
     ({"subject": "a b"}, ValueError),
+    ({"subject": "a.*"}, ValueError),
+    ({"subject": "a.>"}, ValueError),
+    ({"subject": ">"}, ValueError),
     ({"subject": ""}, ValueError),
     ({"subject": b"a.b"}, TypeError),
     ({"data": "text"}, TypeError),
