@@ -462,7 +462,8 @@ class Connection:
         """Ends the connection without losing what has arrived or was published.
 
         Subscriptions get nothing new, what they hold is read to its end (by callbacks
-        and by threads that iterate), publishes are flushed, then the connection closes.
+        and by threads that iterate), consumers that JetStream's subscriptions have made
+        are deleted, publishes are flushed, then the connection closes.
         Raises DrainTimeoutError, with the connection closed all the same, when messages
         were left unread for so long. Called from a callback it returns at once, since
         that callback is among those it waits for; the event Closed tells the end.
@@ -500,6 +501,9 @@ class Connection:
                     "messages were left unread when the time for draining was over"
                 )
                 loop.tell(events.ErrorEvent(late))
+            else:
+                for belonging in list(loop.belongings):
+                    belonging.release_quietly(max(0.0, deadline - monotonic()))
             loop.status = Status.DRAINING_PUBS
             loop.outbox.refuse(
                 lambda: errors.ConnectionDrainingError("the connection is draining")

@@ -23,6 +23,8 @@ class Ownership:
         self.name = name
         self._api = api
         self._is_ours = is_ours
+        if is_ours:
+            api.loop.belongings.add(self)
 
     @property
     def is_ours(self) -> bool:

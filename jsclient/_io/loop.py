@@ -121,6 +121,13 @@ class Watcher(Protocol):
         """There will be no further link."""
 
 
+class Belonging(Protocol):
+    """Something at the server that goes with a subscription, as its consumer may."""
+
+    def release_quietly(self, timeout: Seconds | None = None) -> None:
+        """Deletes it, once; what the server says to that goes to `on_event`."""
+
+
 class Loop:
     """Everything that a Connection and its keeper share."""
 
@@ -148,6 +155,8 @@ class Loop:
         self.callers: set[Subscription] = set()  # whose callbacks may still be called
         self.machines: list[Machine] = []
         self.watchers: list[Watcher] = []
+        # What a drain of the connection leaves to nobody.
+        self.belongings: weakref.WeakSet[Belonging] = weakref.WeakSet()
         self.courier = Courier(self, self.outbox)
         self._calls: deque[tuple[Callable[[], None], Gate]] = deque()
         self._farewells: deque[Callable[[], None]] = deque()

@@ -436,6 +436,39 @@ def test_if_the_library_created_the_consumer_it_is_deleted_at_the_end(
     until(lambda: js.consumer_names("S") == [], "it is deleted")
 
 
+def test_draining_the_connection_deletes_what_its_subscriptions_have_made(
+    js: JetStream, jetstream_server: Server
+) -> None:
+    fill(js, 5)
+    js.create_consumer("S", durable_name="bound")
+    read: list[Msg] = []
+    with jsclient.connect(jetstream_server.url) as nc:
+        theirs = nc.jetstream()
+        held = (
+            theirs.subscribe("s.>", callback=read.append),
+            theirs.pull_subscribe("s.>", "pulled"),
+            theirs.pull_subscribe("s.>", "kept", delete_on_close=False),
+            theirs.pull_subscribe(stream="S", consumer="bound"),
+        )
+        theirs.subscribe("s.1", durable="ended").unsubscribe()
+        until(lambda: len(read) == 5, "all are handled")
+        nc.drain()
+        assert not held[0].is_active
+    assert sorted(js.consumer_names("S")) == ["bound", "kept"]
+
+
+def test_a_connection_that_is_not_drained_in_time_deletes_no_consumer(
+    js: JetStream, jetstream_server: Server
+) -> None:
+    fill(js, 1)
+    with jsclient.connect(jetstream_server.url) as nc:
+        sub = nc.jetstream().subscribe("s.>", durable="D")
+        until(lambda: sub.pending_messages == 1, "it has come")
+        with pytest.raises(jsclient.DrainTimeoutError):
+            nc.drain(0.1)
+    assert js.consumer_names("S") == ["D"]
+
+
 @pytest.mark.parametrize("end", ["unsubscribe", "drain"])
 @pytest.mark.parametrize("option", ["consumer", "durable"])
 def test_a_consumer_that_was_there_is_not_deleted(
