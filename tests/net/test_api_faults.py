@@ -189,7 +189,7 @@ def test_what_jetstream_says_while_it_is_away_is_raised_at_the_deadline() -> Non
     answer = Asked(lambda request: [request.error(503, 10008, "unavailable")])
     with jetstream(answer) as js:
         with pytest.raises(failures.JetStreamUnavailableError) as caught:
-            js.account_info(timeout=0.4)
+            js.account_info(timeout=1.0)
         assert caught.value.err_code == 10008
         assert len(answer.requests) > 2
 
