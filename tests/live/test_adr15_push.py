@@ -366,7 +366,8 @@ def test_of_many_that_create_one_queue_at_once_one_creates_it_and_all_share_it(
     assert js.consumer_names("S") == ["q"]
     assert len({sub.subject for sub in subs}) == 1
     fill(js, 400)
-    found = [seqs(sub.messages(timeout=0.5)) for sub in subs]
+    until(lambda: sum(sub.pending_messages for sub in subs) == 400, "all have come")
+    found = [seqs(take(sub, sub.pending_messages)) for sub in subs]
     assert sorted(seq for part in found for seq in part) == list(range(1, 401))
     js._connection.flush()
     entries = js._connection._loop.entries.values()
@@ -402,7 +403,7 @@ def test_an_ordered_subscription_has_every_message_once_and_in_order(
     js: JetStream,
 ) -> None:
     fill(js, 300)
-    with js.subscribe("s.>", ordered=True) as sub:
+    with js.subscribe("s.>", ordered=True, idle_heartbeat=0.3) as sub:
         first = take(sub, 100)
         js.delete_consumer("S", sub.consumer_name)
         js.publish("s.301", b"")
