@@ -427,40 +427,6 @@ def test_a_publish_without_a_link_is_refused_when_its_time_is_over(way: Way) -> 
         assert_empty(nc)
 
 
-def test_the_place_of_a_future_that_was_not_sent_goes_to_who_waits_for_it() -> None:
-    told = Recorder()
-    with (
-        ScriptedServer(
-            welcomed(wait("cut"), reset()), welcomed(answering(acked))
-        ) as server,
-        FaultProxy("127.0.0.1", server.port) as proxy,
-        connected(proxy.url, on_event=told) as nc,
-    ):
-        js = nc.jetstream(max_pending=1)
-        proxy.refuse = True
-        server.release("cut")
-        told.wait_for(jsclient.Disconnected)
-        refused: list[Exception] = []
-
-        def first() -> None:
-            try:
-                js.publish_async("a.b", b"first", timeout=0.5)
-            except errors.Error as error:
-                refused.append(error)
-                proxy.refuse = False
-
-        thread = threading.Thread(target=first)
-        thread.start()
-        while js.pending_publishes == 0:
-            time.sleep(0.001)
-        # It waits for a place, and then for the link.
-        future = js.publish_async("a.b", b"second", timeout=PATIENCE)
-        thread.join()
-        assert future.result(PATIENCE).seq == 7
-        assert [type(error) for error in refused] == [errors.TimeoutError]
-        assert bodies(server.received(1)) == [b"second"]
-
-
 @WAYS
 @pytest.mark.parametrize("cut_after", [1, 60, 3000])
 def test_a_link_cut_in_the_middle_of_the_frame_leaves_it_unknown(
