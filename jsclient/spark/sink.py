@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from pyspark import TaskContext
@@ -247,16 +247,31 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """The batch is run again, or the query ends; ids keep its rows single."""
 
 
-class RowStreamWriter(StreamWriter):
+class RowStreamWriter(DataSourceStreamWriter):
     """Publishes micro-batches of a Spark that gives rows one by one."""
 
     def __init__(self, plan: Plan, schema: StructType) -> None:
-        super().__init__(plan)
+        self.plan = plan
         self.schema = schema
 
-    def write(self, iterator: Iterator[Any]) -> Written:
+    def write(self, iterator: Iterator[Row]) -> Written:
         """Publishes what one task has."""
         return _write(self.plan, _arrow_batches(iterator, self.schema), job=None)
+
+    def commit(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803 - Spark's name
+    ) -> None:
+        """All tasks of the batch have ended well."""
+        _commit(self.plan.options, messages)
+
+    def abort(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803 - Spark's name
+    ) -> None:
+        """The batch is run again, or the query ends; ids keep its rows single."""
 
 
 def _arrow_batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:

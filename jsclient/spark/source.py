@@ -94,6 +94,7 @@ class StreamReader(DataSourceStreamReader, *_ADMISSION):  # type: ignore[misc]
         self._source = Source(given, schema)
         self._progress = Progress(self._source)
         self._position: Offset | None = None  # for Sparks that do not tell the start
+        self._is_first = True  # likewise: nobody has asked for an end yet
 
     def __getstate__(self) -> dict[str, Any]:
         # Executors read; what the driver knows stays with it.
@@ -109,12 +110,13 @@ class StreamReader(DataSourceStreamReader, *_ADMISSION):  # type: ignore[misc]
         """The end of the next batch; `start` itself when there is nothing to read."""
         progress = self._progress
         if start is None:
+            # Spark before 4.2 neither tells where the query is nor of its trigger. The
+            # first answer may be the end of an AvailableNow: that has all there is.
+            is_first, self._is_first = self._is_first, False
             known = self._position or progress.begun
             if known is None:
-                # Spark before 4.2 asks for the end of an AvailableNow before it tells
-                # where the query is: that is all there is, in one batch.
                 return progress.newest().to_json()
-            return progress.end(known, is_limited=True).to_json()
+            return progress.end(known, is_limited=not is_first).to_json()
         begin = progress.given(start)
         is_limited = not isinstance(limit, ReadAllAvailable) or isinstance(
             self.getDefaultReadLimit(), ReadAllAvailable

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-import jsclient
 from jsclient.jetstream import JetStream
 from jsclient.server import Server, run
 from tests import certificates
 from tests.harness.leaks import LeakMeter
+from tests.harness.streams import lent_jetstream
 from tests.live.support import Events
 
 
@@ -55,8 +55,5 @@ def jetstream_server() -> Iterator[Server]:
 @pytest.fixture
 def js(jetstream_server: Server) -> Iterator[JetStream]:
     """A JetStream without streams; those that the test makes are deleted after it."""
-    with jsclient.connect(jetstream_server.url) as nc:
-        context = nc.jetstream()
+    with lent_jetstream(jetstream_server.url) as context:
         yield context
-        for name in context.stream_names():
-            context.delete_stream(name)

@@ -13,6 +13,7 @@ from jsclient import server
 from jsclient._server_process import free_ports
 from jsclient.config import StreamSource
 from jsclient.jetstream import JetStream
+from tests.harness.streams import lent_jetstream
 from tests.live.support import PATIENCE, until
 
 pytestmark = pytest.mark.live
@@ -51,11 +52,8 @@ def accounts() -> Iterator[server.Server]:
 @pytest.fixture
 def limited(accounts: server.Server) -> Iterator[JetStream]:
     """The JetStream of account A, without streams."""
-    with jsclient.connect(accounts.url, user="a", password="a") as nc:
-        js = nc.jetstream()
+    with lent_jetstream(accounts.url, user="a", password="a") as js:
         yield js
-        for name in js.stream_names():
-            js.delete_stream(name)
 
 
 def make(js: JetStream, **fields: Any) -> jsclient.stream.Stream:

@@ -15,6 +15,7 @@ from jsclient.config import StreamConfig, differences
 from jsclient.consumer import Consumer
 from jsclient.jetstream import JetStream
 from jsclient.stream import Stream
+from tests.harness.streams import lent_jetstream
 from tests.live.test_versions import VERSIONS, fetched
 
 pytestmark = pytest.mark.live
@@ -30,11 +31,8 @@ def old(request: pytest.FixtureRequest) -> Iterator[server.Server]:
 @pytest.fixture
 def js(old: server.Server) -> Iterator[JetStream]:
     """A JetStream without streams; those that the test makes are deleted after it."""
-    with jsclient.connect(old.url) as nc:
-        context = nc.jetstream()
+    with lent_jetstream(old.url) as context:
         yield context
-        for name in context.stream_names():
-            context.delete_stream(name)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ import jsclient
 from jsclient.jetstream import JetStream
 from jsclient.server import Server, run
 from jsclient.spark.java import JavaNotFoundError, find_java
+from tests.harness.streams import lent_jetstream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,8 +110,5 @@ def jetstream_server() -> Iterator[Server]:
 @pytest.fixture
 def js(jetstream_server: Server) -> Iterator[JetStream]:
     """A JetStream without streams; those that the test makes are deleted after it."""
-    with jsclient.connect(jetstream_server.url) as nc:
-        context = nc.jetstream()
+    with lent_jetstream(jetstream_server.url) as context:
         yield context
-        for name in context.stream_names():
-            context.delete_stream(name)

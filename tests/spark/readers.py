@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +19,13 @@ from jsclient.spark.source import BatchReader, StreamReader
 from jsclient.stream import Stream
 
 Row = dict[str, Any]
+
+# Before, Spark neither asks for limits nor tells where a query is, and an AvailableNow
+# is one batch of all: `test_source_before_42`.
+since_42 = pytest.mark.skipif(
+    importlib.util.find_spec("pyspark.sql.streaming.datasource") is None,
+    reason="Spark limits the batches of a query from 4.2 on",
+)
 
 
 def columns(text: str) -> StructType:

@@ -59,9 +59,12 @@ def test_a_signal_ends_it_after_the_running_batch_and_the_rest_is_done_next_time
     file: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def publish(count: int) -> None:
+        for ack in js.publish_all(("rates", b"") for _ in range(count)):
+            assert isinstance(ack, jsclient.PubAck)
+
     js.create_stream(name="RATES", subjects=["rates"])
-    for ack in js.publish_all(("rates", b"") for _ in range(10_000)):
-        assert isinstance(ack, jsclient.PubAck)
+    publish(9_000)
     monkeypatch.setenv("NATS_URL", jetstream_server.url)
     with subprocess.Popen(
         [sys.executable, "-m", "jsclient", "pipeline", "run", str(file)],
@@ -72,13 +75,19 @@ def test_a_signal_ends_it_after_the_running_batch_and_the_rest_is_done_next_time
     ) as process:
         assert process.stderr is not None
         batches = []
-        for line in process.stderr:
-            if line.startswith("{"):
-                batches.append(json.loads(line))
-                if len(batches) == 2:
-                    # As a terminal does it: Spark's processes get it too.
-                    os.killpg(process.pid, signal.SIGINT)
-            assert "Traceback" not in line
+        try:
+            for line in process.stderr:
+                if line.startswith("{"):
+                    batches.append(json.loads(line))
+                    if len(batches) == 1:
+                        publish(1_000)  # before Spark 4.2 the first batch had all
+                    if len(batches) == 2:
+                        # As a terminal does it: Spark's processes get it too.
+                        os.killpg(process.pid, signal.SIGINT)
+                assert "Traceback" not in line
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)  # else it would be waited for
+            raise
     assert process.returncode == 0
     assert [batch["batch"] for batch in batches] == list(range(len(batches)))
     folder = file.parent / "checkpoints" / "files"
@@ -86,7 +95,9 @@ def test_a_signal_ends_it_after_the_running_batch_and_the_rest_is_done_next_time
 
     text = file.read_text().replace("Trigger = 10\n", "Trigger = 10000\n")
     file.write_text(text)
-    assert main(["pipeline", "run", str(file), "--once"]) == 0
+    # Before Spark 4.2 a batch that was cut short is one of its own.
+    for _ in range(2 if spark.version < "4.2" else 1):
+        assert main(["pipeline", "run", str(file), "--once"]) == 0
     rows = spark.read.parquet(str(file.parent / "rates")).collect()
     assert sorted(row.sequence for row in rows) == list(range(1, 10_001))
 

@@ -17,6 +17,7 @@ from jsclient.server import Server
 from jsclient.spark.pipeline.report import Report
 from jsclient.spark.pipeline.run import run
 from jsclient.spark.pipeline.toml import parse
+from tests.spark.readers import since_42
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,6 +111,7 @@ def ids(spark: SparkSession, folder: Path) -> list[int]:
     return sorted(row.id for row in spark.read.parquet(str(folder)).collect())
 
 
+@since_42
 def test_every_message_becomes_one_row_and_the_lag_falls(
     spark: SparkSession, js: JetStream, run_here: Run, tmp_path: Path
 ) -> None:
@@ -126,6 +128,7 @@ def test_every_message_becomes_one_row_and_the_lag_falls(
     assert ids(spark, tmp_path / "lines") == list(range(1, ORDERS + 11))
 
 
+@since_42
 def test_rows_are_published_once_and_sums_whenever_they_change(
     js: JetStream, run_here: Run
 ) -> None:
@@ -192,6 +195,7 @@ def test_lost_messages_end_the_command_with_their_range_and_a_status_of_their_ow
     assert [line["rows"] for line in run_here(careless)] == [50]
 
 
+@since_42
 def test_a_clean_end_frees_the_last_batch_of_a_work_queue_too(
     spark: SparkSession, js: JetStream, run_here: Run, tmp_path: Path
 ) -> None:

@@ -31,20 +31,26 @@ def test_available_now_is_one_batch_of_all_whatever_the_limit(
     reader = readers.stream(SEQUENCE, maxRecordsPerTrigger=3)
     end = reader.latestOffset()  # before anything else
     assert between(reader, reader.initialOffset(), end) == list(range(1, 11))
+    fill(js, 10)
+    again = readers.stream(SEQUENCE, maxRecordsPerTrigger=3)
+    # A new process is told where the query is by a batch of nothing.
+    assert between(again, end, end) == []
+    assert between(again, end, again.latestOffset()) == list(range(11, 21))
 
 
-def test_a_query_is_limited_from_where_it_is(js: JetStream, readers: Readers) -> None:
+def test_a_query_is_limited_after_its_first_batch(
+    js: JetStream, readers: Readers
+) -> None:
     made(js)
     fill(js, 10)
     reader = readers.stream(SEQUENCE, maxRecordsPerTrigger=3)
-    start = reader.initialOffset()
-    end = reader.latestOffset()
-    assert between(reader, start, end) == [1, 2, 3]
-    assert between(reader, end, reader.latestOffset()) == [4, 5, 6]
-    # A new process is told where the query is by a batch of nothing.
-    again = readers.stream(SEQUENCE, maxRecordsPerTrigger=3)
-    assert between(again, end, end) == []
-    assert between(again, end, again.latestOffset()) == [4, 5, 6]
+    first = reader.latestOffset()
+    assert between(reader, reader.initialOffset(), first) == list(range(1, 11))
+    assert reader.latestOffset() == first
+    fill(js, 5)
+    second = reader.latestOffset()
+    assert between(reader, first, second) == [11, 12, 13]
+    assert between(reader, second, reader.latestOffset()) == [14, 15]
 
 
 def test_messages_of_the_first_batch_may_be_gone_after_it(

@@ -14,9 +14,9 @@ from jsclient.jetstream import JetStream
 from jsclient.server import Server
 from jsclient.spark import connecting
 from jsclient.spark.errors import OptionError
-from tests.spark.readers import SEQUENCE, Readers, between, fill, made
+from tests.spark.readers import SEQUENCE, Readers, between, fill, made, since_42
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, since_42]
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-import jsclient
 from jsclient.jetstream import JetStream
 from jsclient.server import Server, run
 from jsclient.spark import connecting
+from tests.harness.streams import lent_jetstream
 from tests.live.test_versions import VERSIONS, fetched
-from tests.spark.readers import Readers, fill, made
+from tests.spark.readers import Readers, fill, made, since_42
 from tests.spark.test_source_freeing import run_query
 
 pytestmark = pytest.mark.live
@@ -30,14 +30,12 @@ def old(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 @pytest.fixture
 def js(old: Server) -> Iterator[JetStream]:
-    with jsclient.connect(old.url) as nc:
-        context = nc.jetstream()
+    with lent_jetstream(old.url) as context:
         yield context
-        for name in context.stream_names():
-            context.delete_stream(name)
     connecting.close_all()
 
 
+@since_42
 @pytest.mark.parametrize("retention", ["limits", "workqueue"])
 def test_streams_are_read_whole(old: Server, js: JetStream, retention: str) -> None:
     stream = made(js, retention=retention)
@@ -63,6 +61,7 @@ def test_a_time_is_a_place(old: Server, js: JetStream) -> None:
     assert len(Readers(old.url).seqs(endingTimestamp=late)) == 10
 
 
+@since_42
 def test_an_interest_stream_is_freed(old: Server, js: JetStream) -> None:
     stream = made(js, retention="interest")
     options = {"consume": "reset", "anchor": "a", "maxRecordsPerTrigger": 30}

@@ -11,7 +11,6 @@ import json
 import shutil
 import sys
 from dataclasses import asdict, dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
 from ..progress import lag_of
@@ -69,12 +68,7 @@ class Report:
     def __enter__(self) -> Report:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.clear()
         if self._file is not None:
             self._file.close()
