@@ -2953,7 +2953,10 @@ cdef class Lane(Route):
             inbox.dropped += 1
             return 0
         # As in Inbox.deliver: what may fail comes before what counts.
-        if inbox.arrived + 1 == inbox.limit or self.is_open and self.has_all(1, charge):
+        if inbox.arrived + 1 == inbox.limit or (
+            # Where more is due by taking, a spent pull is seen early enough then.
+            inbox.threshold < 0 and self.is_open and self.has_all(1, charge)
+        ):
             self.tell(parser)
         if inbox.sleepers:
             parser.stir(inbox)
@@ -4090,6 +4093,7 @@ cdef class Outbox:
     cdef readonly Py_ssize_t high_water
     cdef readonly Py_ssize_t keep_limit
     cdef readonly uint64_t messages
+    cdef readonly uint64_t gathered    # of them, those that were not sent at once
     cdef readonly uint64_t payload_bytes
     cdef readonly uint64_t pings       # sent on this link
     cdef uint64_t answered             # how many of them got their PONG
@@ -4388,6 +4392,8 @@ cdef class Outbox:
             self.sent_ns = now
             self.push()
             self.has_asked = is_urgent
+        if self.last > self.first:
+            self.gathered += 1
         return ASK_ALERT if self.is_neglected() else ASK_NOTHING
 
     cdef inline bint is_neglected(self) noexcept:

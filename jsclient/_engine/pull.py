@@ -99,12 +99,14 @@ class Pull:
     @property
     def owed_messages(self) -> int:
         """Messages that may still come."""
-        return max(self.asked_messages - self.messages, 0)
+        left = self.asked_messages - self.messages
+        return left if left > 0 else 0
 
     @property
     def owed_bytes(self) -> int:
         """Bytes that may still come."""
-        return max(self.asked_bytes - self.bytes, 0)
+        left = self.asked_bytes - self.bytes
+        return left if left > 0 else 0
 
     @property
     def is_spent(self) -> bool:
@@ -174,12 +176,18 @@ class Conversation:
     @property
     def owed_messages(self) -> int:
         """Messages that open pulls may still bring."""
-        return sum(pull.owed_messages for pull in self.open.values())
+        owed = 0
+        for pull in self.open.values():
+            owed += pull.owed_messages
+        return owed
 
     @property
     def owed_bytes(self) -> int:
         """Bytes that open pulls may still bring."""
-        return sum(pull.owed_bytes for pull in self.open.values())
+        owed = 0
+        for pull in self.open.values():
+            owed += pull.owed_bytes
+        return owed
 
     # What came ------------------------------------------------------------------------
 

@@ -8,12 +8,12 @@ from .._core import Outbox
 
 # How long unsent bytes may gather.
 LINGER = 0.002
-# How many looks without a new message end a patrol.
+# How many looks that find nothing left for them end a patrol.
 QUIET_LOOKS = 10
 
 
 class Patrol:
-    """Sends what publishers left, every moment, until nobody published for a while.
+    """Sends what publishers left, every moment, until nobody left anything for a while.
 
     A burst is given a moment to gather, for its publisher sends what is worth a system
     call by itself. To be told of each message would cost more than the message, so a
@@ -23,7 +23,7 @@ class Patrol:
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self._look_at = math.inf
-        self._messages = 0
+        self._gathered = 0
         self._quiet_looks = 0
 
     def look(self, now: float) -> float:
@@ -35,8 +35,8 @@ class Patrol:
             outbox.look_after()
             self._look_at = now + LINGER
         elif now >= self._look_at:
-            if outbox.send() or outbox.messages != self._messages:
-                self._messages = outbox.messages
+            if outbox.send() or outbox.gathered != self._gathered:
+                self._gathered = outbox.gathered
                 self._quiet_looks = 0
             else:
                 self._quiet_looks += 1

@@ -470,9 +470,8 @@ class Pulling:
             fields = self._fields if pin is None else {**self._fields, "id": pin}
             self._body = ask.body(fields)
             self._asked = (ask[1:], pin)
-        # Without a link there is nothing to do: the watchers are told in a moment.
-        with contextlib.suppress(
-            errors.DisconnectedError, errors.ConnectionClosedError
-        ):
+        try:
             if lane.ask(loop.outbox, self._subject, self._body):
                 loop.alert()
+        except (errors.DisconnectedError, errors.ConnectionClosedError):
+            pass  # the watchers are told in a moment

@@ -48,11 +48,6 @@ class Client:
             self.inbox.set_limit(most)
         if not policy.is_fetch:
             self.inbox.counts_bytes = policy.counts_bytes
-            self.inbox.threshold = (
-                policy.threshold_bytes
-                if policy.counts_bytes
-                else policy.threshold_messages
-            )
         self.open: dict[int, Lane] = {}
         self.asks: dict[int, Ask] = {}
         self.replies: dict[int, str] = {}
@@ -171,10 +166,10 @@ class Client:
                     self.warnings.append(error)
                 case Signal.ENDED:
                     self.ends += 1
-                    self.inbox.threshold = -1
                     self.inbox.end(self.machine.error)
                 case Signal():
                     pass
+        self.inbox.threshold = self.machine.refill_at
         assert self.inbox.owed == self.machine.owed_messages
         assert self.inbox.owed_bytes == self.machine.owed_bytes
 
