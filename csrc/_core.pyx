@@ -101,6 +101,15 @@ cdef extern from "Python.h":
     const void *PyUnicode_DATA(object text) noexcept
     Py_ssize_t PyUnicode_GET_LENGTH(object text) noexcept
 
+cdef extern from *:
+    """
+    /* An object of a type as its __new__ makes it. */
+    static PyObject *jsc_new(PyTypeObject *kind, PyObject *arguments) {
+        return kind->tp_new(kind, arguments, NULL);
+    }
+    """
+    object jsc_new(type kind, tuple arguments)
+
 cdef extern from "pythread.h":
     ctypedef void *PyThread_type_lock
     ctypedef enum PyLockStatus:
@@ -4747,8 +4756,10 @@ cdef struct Slot:
     PyObject *answer         # the PubAck, the Msg or the exception; or NULL
 
 
+# So many subjects recur, or more if more publishes are under way at once. Servers remember
+# where the last 512 of each publisher went.
 cdef enum:
-    FEWEST_SLOTS = 256       # a subject is used again after so many publishes at the earliest
+    FEW_SLOTS = 480
     NUMBER_SIZE = 20
 
 
@@ -4759,7 +4770,8 @@ cdef class Slots(Answers):
     ack finds it without a table, and a server that knows these subjects by heart stores a third
     more. The slot that was free for longest is taken first, so that late answers find nobody.
     All slots get new subjects when an answer to what was given up may still come, and at every
-    use when more than one answers.
+    use when more than one answers. Few subjects are remembered better than many: only when acks
+    take long to come does the window grow up to its limit.
 
     Frames are sent in the order in which they entered the outbox: one number, `begun`, tells
     which were. A subclass says what becomes of a publish that has ended.
@@ -4782,6 +4794,7 @@ cdef class Slots(Answers):
     cdef uint64_t frames               # that entered the outbox
     cdef uint64_t begun                # of which bytes were sent, or that left it otherwise
     cdef readonly Py_ssize_t limit
+    cdef readonly Py_ssize_t width     # how many may be under way for the time being
     cdef readonly Py_ssize_t outstanding
     cdef readonly object gone          # why the last link is gone, or None
     cdef readonly object reason        # why nothing more is answered, or None
@@ -4798,8 +4811,8 @@ cdef class Slots(Answers):
         self.prefix_size = PyBytes_GET_SIZE(text)
         self.outbox = outbox
         self.limit = limit
-        self.border = <uint32_t>max(limit, FEWEST_SLOTS)
-        self.first_free = self.last_free = self.border
+        self.border = <uint32_t>max(limit, FEW_SLOTS)
+        self.start_anew()
         while <uint64_t>1 << self.bits < self.border:
             self.bits += 1
         self.reply = <char *>PyMem_Malloc(<size_t>self.prefix_size + NUMBER_SIZE)
@@ -4812,6 +4825,12 @@ cdef class Slots(Answers):
             self.slots[i].state = SLOT_FREE
             self.slots[i].holder = NULL
         return 0
+
+    cdef void start_anew(self) noexcept:
+        """None is under way: few slots are enough."""
+        self.width = min(self.limit, FEW_SLOTS)
+        self.used = 0
+        self.first_free = self.last_free = self.border
 
     def __dealloc__(self):
         if self.slots != NULL:
@@ -4829,6 +4848,10 @@ cdef class Slots(Answers):
         if self.slots[self.border].next == self.border:
             return INFINITY
         return <double>(self.oldest().due_ns - jsc_now_ns()) * 1e-9
+
+    def widen(self):
+        """Acks take their time: more publishes may be under way."""
+        self.width = min(self.limit, 2 * self.width)
 
     cdef inline Slot *oldest(self) noexcept:
         """The border if there is none."""
@@ -4862,7 +4885,7 @@ cdef class Slots(Answers):
         """A publish takes the slot that was free for longest, and is the youngest."""
         cdef uint32_t number = self.first_free
         cdef Slot *slot
-        if self.used < FEWEST_SLOTS or number == self.border:
+        if self.used < FEW_SLOTS or number == self.border:
             number = self.used
             self.used += 1
             slot = &self.slots[number]
@@ -4925,6 +4948,9 @@ cdef class Slots(Answers):
             self.slots[self.last_free].next = number
         self.last_free = number
         self.count -= 1
+        if self.count == 0 and self.width > FEW_SLOTS:
+            self.start_anew()
+            self.turn += 1
         # Other code may run from here on.
         Py_XDECREF(holder)
         Py_XDECREF(answer)
@@ -5109,8 +5135,8 @@ cdef class Window(Slots):
 
     @property
     def is_full(self):
-        """Whether the limit of publishes is under way."""
-        return self.count >= self.limit
+        """Whether no more may be under way now."""
+        return self.count >= self.width
 
     @property
     def has_outcome(self):
@@ -5136,7 +5162,7 @@ cdef class Window(Slots):
 
         An eighth is worth a wake-up; the rest keeps the server busy meanwhile.
         """
-        cdef Py_ssize_t part = self.outstanding if is_all else max(1, self.limit // 8)
+        cdef Py_ssize_t part = self.outstanding if is_all else max(1, self.width // 8)
         self.low = max(0, self.outstanding - part)
 
     # Messages -------------------------------------------------------------------------
@@ -5155,7 +5181,7 @@ cdef class Window(Slots):
         cdef int64_t timeout_ns = <int64_t>(min(timeout, 1e9) * 1e9)
         while (
             not self.is_exhausted
-            and self.count < self.limit
+            and self.count < self.width
             and (self.count == 0 or self.oldest().state == SLOT_WAITING)
         ):
             if self.pending is None:
@@ -5246,7 +5272,7 @@ cdef class Window(Slots):
         """
         # The first frame after a wait does not travel alone, and the last ones do not stay.
         self.outbox.sent_ns = jsc_now_ns()
-        while rows.position < rows.count and self.count < self.limit:
+        while rows.position < rows.count and self.count < self.width:
             if self.add_row(rows, rows.position, known) == ASK_ROOM:
                 return ASK_ROOM
             rows.position += 1
@@ -5257,7 +5283,7 @@ cdef class Window(Slots):
         """Publishes one row once more; what it returns and raises is what `fill` does."""
         if not 0 <= row < rows.count:
             raise IndexError("there is no such row")
-        if self.count >= self.limit:
+        if self.count >= self.width:
             raise IndexError("the window is full")
         return self.add_row(rows, row, None)
 
@@ -5427,8 +5453,8 @@ cdef class Pledges(Slots):
 
     @property
     def is_full(self):
-        """Whether there is no place for another."""
-        return self.unsettled() >= self.limit
+        """Whether no more may be under way now."""
+        return self.unsettled() >= self.width
 
     # Publishing -----------------------------------------------------------------------
 
@@ -5442,10 +5468,10 @@ cdef class Pledges(Slots):
         cdef Span to
         if self.reason is not None:
             raise self.reason
-        if self.unsettled() >= self.limit or type(data) is not bytes:
+        if self.unsettled() >= self.width or type(data) is not bytes:
             return None
         # Before the outbox is asked: the collector may run other code here.
-        pledge = <Pledge>self.kind.__new__(self.kind)
+        pledge = <Pledge>jsc_new(self.kind, ())
         pledge.lender = self.outbox.checked_span(subject, &to)
         pledge.subject = subject
         pledge.data = data
@@ -5489,7 +5515,7 @@ cdef class Pledges(Slots):
         if is_again:
             if self.again.pop(pledge, None) is None:
                 return True
-        elif self.unsettled() >= self.limit:
+        elif self.unsettled() >= self.width:
             return False
         asked = self.post(to, head, body, pledge, 0, self.timeout_ns)
         if was_idle or asked:

@@ -18,11 +18,8 @@ from ._io.exchange import UnansweredError, UnsentError, make_way
 from ._io.loop import Loop
 from .ack_future import AckFuture
 from .jetstream_errors import NoStreamResponseError, TooManyPendingError
+from .publish_all import ACKS_LINGER
 from .publish_outcomes import failure, odd_outcome
-
-# How long a full window may empty before who waits for it goes on. A quarter of it is
-# worth a wake-up, and keeps the server busy meanwhile.
-LINGER = 0.002
 
 
 class AsyncPublisher:
@@ -103,11 +100,14 @@ class AsyncPublisher:
             raise failure(error, subject, msg_id) from error
 
     def _await_place(self, deadline: float, timeout: float) -> None:
-        limit = self._max_pending
-        pause = min(deadline, monotonic() + LINGER)
-        if not self._await_pending(limit - max(1, limit // 4), pause) and (
-            not self._await_pending(limit - 1, deadline)
-        ):
+        # A quarter is worth a wake-up; the rest keeps the server busy meanwhile.
+        window, limit = self._window, self._max_pending
+        pause = min(deadline, monotonic() + ACKS_LINGER)
+        if self._await_pending(window.width - max(1, window.width // 4), pause):
+            return
+        if window.width < limit:
+            window.widen()
+        elif not self._await_pending(limit - 1, deadline):
             raise TooManyPendingError(
                 f"{limit} publishes wait for their acks, and none came within "
                 f"{timeout:g} s; the message was not sent"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
@@ -79,6 +79,7 @@ class JetStream:
         self._max_pending = integer(max_pending, "max_pending", least=1)
         self._ack_timeout = positive_seconds(ack_timeout, "ack_timeout")
         self._async: AsyncPublisher | None = None
+        self._launch: Callable[[str, Buffer], AckFuture | None] | None = None
         self._publishers: list[AsyncPublisher] = []
 
     def account_info(self, *, timeout: Seconds | None = None) -> AccountInfo:
@@ -163,11 +164,13 @@ class JetStream:
         """
         if isinstance(subject, str) and ("*" in subject or ">" in subject):
             refuse_wildcards(subject)
-        made = self._async or self._publisher()
-        if timeout is None and headers is None and not options:
-            future = made.launch(subject, data)
+        # An attribute of ours: looking up one of the publisher takes longer.
+        launch = self._launch
+        if timeout is None and headers is None and not options and launch is not None:
+            future = launch(subject, data)
             if future is not None:
                 return future
+        made = self._async or self._publisher()
         if options:
             headers = self._headers(headers, options)
         limit = self._timeout if timeout is None else seconds(timeout)
@@ -195,6 +198,7 @@ class JetStream:
         )
         self._publishers.append(fresh)
         self._async = self._publishers[0]
+        self._launch = self._async.launch
         if self._async is not fresh:
             fresh.retire()
         return self._async

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     Publishable = tuple[str, Buffer] | tuple[str, Buffer, HeadersLike | None]
 
 
+# How long a full window waits for acks before it grows, or, when it cannot any more,
+# before one place is enough to go on.
+ACKS_LINGER = 0.002
+
+
 @contextlib.contextmanager
 def open_window(loop: Loop, limit: int, *, keeps_acks: bool) -> Iterator[Window]:
     """A window with its inbox; what is unsent at the end is never sent."""
@@ -122,6 +127,16 @@ def _make_way(loop: Loop, acks: Window, is_linked: bool, deadline: float) -> Non
 
 def _await_acks(loop: Loop, acks: Window) -> None:
     """Waits for some acks; the oldest publish is given up when its ack is overdue."""
-    acks.await_some()
-    if not loop.wait(acks, monotonic() + acks.time_left):
+    if not await_some(loop, acks, monotonic() + acks.time_left):
         acks.give_up_oldest()
+
+
+def await_some(loop: Loop, acks: Window, deadline: float) -> bool:
+    """Waits for some acks, or until more may be sent; False if neither came."""
+    acks.await_some()
+    pause = monotonic() + ACKS_LINGER
+    if acks.width == acks.limit or deadline < pause:
+        return loop.wait(acks, deadline)
+    if not loop.wait(acks, pause):
+        acks.widen()
+    return True

@@ -28,7 +28,7 @@ from .jetstream_errors import (
     PublishColumnsError,
     PublishOutcomeUnknownError,
 )
-from .publish_all import open_window, stray_answer
+from .publish_all import await_some, open_window, stray_answer
 from .publish_outcomes import failure, odd_outcome
 
 if TYPE_CHECKING:
@@ -205,10 +205,9 @@ class _Run:
 
     def _await_acks(self) -> None:
         window = self._window
-        window.await_some()
         try:
             until = min(self._deadline, monotonic() + ACK_PATIENCE)
-            is_ready = self._loop.wait(window, until)
+            is_ready = await_some(self._loop, window, until)
         except errors.ForkedError:
             raise
         except errors.ConnectionClosedError:

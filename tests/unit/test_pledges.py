@@ -195,13 +195,13 @@ def test_one_that_waits_long_holds_up_none_of_the_others(desk: Desk) -> None:
 
 def test_subjects_are_used_again_but_not_soon(desk: Desk) -> None:
     seen = []
-    for number in range(600):
+    for number in range(1100):
         desk.launch(b"x")
         ((reply, _),) = desk.sent()
         seen.append(reply)
         desk.ack(reply, number)
-    assert seen[:256] == seen[256:512]
-    assert len(set(seen)) == 256
+    assert seen[:480] == seen[480:960]
+    assert len(set(seen)) == 480
 
 
 def test_a_second_answer_ends_the_reuse_and_changes_nothing(desk: Desk) -> None:
@@ -211,7 +211,7 @@ def test_a_second_answer_ends_the_reuse_and_changes_nothing(desk: Desk) -> None:
     desk.answer(first, b'{"error":{"code":400}}')
     assert (future.result(0).seq, desk.window.unclaimed) == (1, 1)
     seen = {first}
-    for number in range(600):
+    for number in range(1100):
         (future,) = desk.launch(b"x")
         ((reply, _),) = desk.sent()
         assert reply not in seen
@@ -246,6 +246,31 @@ def test_a_full_window_takes_no_more_and_an_ack_makes_a_place(desk: Desk) -> Non
     desk.launch(b"4")
     full.append(desk.window.is_full)
     assert full == [True, False, True]
+
+
+def test_a_wide_window_is_used_when_acks_take_long_and_not_for_ever() -> None:
+    desk = Desk(1500)
+    desk.launch(*[b"x"] * 480)
+    widths = [desk.window.width]
+    assert desk.window.launch("a.b", b"x") is None
+    for _ in range(3):
+        desk.window.widen()
+        widths.append(desk.window.width)
+    desk.launch(*[b"x"] * 1020)
+    assert desk.window.launch("a.b", b"x") is None
+    seen = {reply for reply, _ in desk.sent()}
+    assert len(seen) == 1500
+    for reply in seen:
+        desk.ack(reply, 1)
+    widths.append(desk.window.width)
+    assert widths == [480, 960, 1500, 1500, 480]
+    for _ in range(500):
+        desk.launch(b"x")
+        ((reply, _),) = desk.sent()
+        assert reply not in seen, "late answers find nobody"
+        desk.ack(reply, 1)
+    assert (desk.window.pending, desk.window.unclaimed) == (0, 0)
+    desk.close()
 
 
 def test_an_outbox_without_room_takes_no_message_and_no_place() -> None:

@@ -217,15 +217,15 @@ def test_an_unusual_answer_is_kept_as_a_message(desk: Desk) -> None:
 
 def test_subjects_are_used_again_but_not_soon(desk: Desk) -> None:
     seen = []
-    for number in range(600):
+    for number in range(1100):
         desk.publish(b"%d" % number)
         ((reply, payload),) = desk.sent()
         assert payload == b"%d" % number
         seen.append(reply)
         desk.ack(reply, number)
         assert desk.window.take() == [Ack("S", number)]
-    assert len(set(seen)) == 256
-    assert seen[:256] == seen[256:512]
+    assert len(set(seen)) == 480
+    assert seen[:480] == seen[480:960]
 
 
 def test_a_second_answer_ends_the_reuse_of_subjects(desk: Desk) -> None:
@@ -236,7 +236,7 @@ def test_a_second_answer_ends_the_reuse_of_subjects(desk: Desk) -> None:
     assert desk.window.unclaimed == 1
     assert desk.window.stray is None
     seen = {first}
-    for number in range(600):
+    for number in range(1100):
         desk.window.take()
         desk.publish(b"%d" % number)
         ((reply, _),) = desk.sent()
