@@ -50,6 +50,10 @@ if TYPE_CHECKING:
     from .publish_columns import Published
     from .subscribe_options import PushOptions, SubscribeOptions
 
+# How often and how soon a message is sent again that no stream answers.
+RETRIES = 2
+RETRY_WAIT = 0.25
+
 
 class JetStream:
     """What JetStream offers to one account, perhaps of another domain.
@@ -78,6 +82,7 @@ class JetStream:
         )
         self._max_pending = integer(max_pending, "max_pending", least=1)
         self._ack_timeout = positive_seconds(ack_timeout, "ack_timeout")
+        self._literal: str | None = None  # the last subject that was published to
         self._async: AsyncPublisher | None = None
         self._launch: Callable[[str, Buffer], AckFuture | None] | None = None
         self._publishers: list[AsyncPublisher] = []
@@ -98,8 +103,8 @@ class JetStream:
         *,
         headers: HeadersLike | None = None,
         timeout: Seconds | None = None,
-        retries: int = 2,
-        retry_wait: Seconds = 0.25,
+        retries: int = RETRIES,
+        retry_wait: Seconds = RETRY_WAIT,
         **options: Unpack[PublishOptions],
     ) -> PubAck:
         """Publishes a message and returns where the stream stored it.
@@ -127,23 +132,28 @@ class JetStream:
             PublishOutcomeUnknownError: it was sent and no ack came. Only a message with
                 a `msg_id` is sent again by itself after a lost link.
         """
-        if isinstance(subject, str) and ("*" in subject or ">" in subject):
-            refuse_wildcards(subject)
-        msg_id = options.get("msg_id")
-        can_repeat = False
-        if options:
-            headers = self._headers(headers, options)
-            can_repeat = can_be_repeated(options)
+        if subject is not self._literal:
+            self._check_literal(subject)
+        limit = self._timeout if timeout is None else seconds(timeout)
+        if retries is not RETRIES:
+            integer(retries, "retries", least=-1)
+        wait = RETRY_WAIT
+        if retry_wait is not wait:
+            wait = seconds(retry_wait, "retry_wait")
+        if not options:
+            return publisher.publish(
+                self._loop, subject, data, headers, limit, retries, wait
+            )
         return publisher.publish(
             self._loop,
             subject,
             data,
-            headers,
-            timeout=self._timeout if timeout is None else seconds(timeout),
-            msg_id=msg_id,
-            can_repeat=can_repeat,
-            retries=integer(retries, "retries", least=-1),
-            retry_wait=seconds(retry_wait, "retry_wait"),
+            self._headers(headers, options),
+            limit,
+            retries,
+            wait,
+            msg_id=options.get("msg_id"),
+            can_repeat=can_be_repeated(options),
         )
 
     def publish_async(
@@ -162,8 +172,8 @@ class JetStream:
         did not come within `ack_timeout`, or the link was lost. Options are those of
         `publish`.
         """
-        if isinstance(subject, str) and ("*" in subject or ">" in subject):
-            refuse_wildcards(subject)
+        if subject is not self._literal:
+            self._check_literal(subject)
         # An attribute of ours: looking up one of the publisher takes longer.
         launch = self._launch
         if timeout is None and headers is None and not options and launch is not None:
@@ -187,14 +197,20 @@ class JetStream:
             self._api.refuse_too_new(needs)
         return headers
 
+    def _check_literal(self, subject: str) -> None:
+        """Raises for a wildcard; the same subject again is not looked at."""
+        if isinstance(subject, str) and ("*" in subject or ">" in subject):
+            refuse_wildcards(subject)
+        self._literal = subject
+
     def _publisher(self) -> AsyncPublisher:
         """The publisher of all futures; the first of several threads makes it."""
         fresh = AsyncPublisher(
             self._loop,
             max_pending=self._max_pending,
             ack_timeout=self._ack_timeout,
-            retries=2,
-            retry_wait=0.25,
+            retries=RETRIES,
+            retry_wait=RETRY_WAIT,
         )
         self._publishers.append(fresh)
         self._async = self._publishers[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from time import monotonic
 
 from . import errors
-from ._core import Gate, PubAck
+from ._core import Gate, PubAck, parse_pub_ack
 from ._engine.arguments import Buffer, HeadersLike
 from ._engine.publish_headers import lasting_headers
 from ._io.exchange import UnansweredError, UnsentError, exchange
@@ -23,12 +23,12 @@ def publish(
     subject: str,
     data: Buffer,
     headers: HeadersLike | None,
-    *,
     timeout: float,
-    msg_id: str | None,
-    can_repeat: bool,
     retries: int,
     retry_wait: float,
+    *,
+    msg_id: str | None = None,
+    can_repeat: bool = False,
 ) -> PubAck:
     """Publishes one message and waits for the stream's ack.
 
@@ -37,12 +37,14 @@ def publish(
     ends the doubt: the refusal of a later try says nothing of the first.
     """
     deadline = monotonic() + timeout
-    headers = lasting_headers(headers)
+    if headers is not None:
+        headers = lasting_headers(headers)
     doubt: UnansweredError | None = None
     while True:
         try:
             msg = exchange(loop, subject, data, headers, deadline)
-            return read_ack(msg, subject)
+            ack = parse_pub_ack(msg.data)
+            return read_ack(msg, subject) if ack is None else ack
         except NoStreamResponseError:
             if retries == 0 or not _pause(loop, retry_wait, deadline):
                 if doubt is not None:

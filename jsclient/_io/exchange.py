@@ -62,7 +62,7 @@ def exchange(
         if reply.error is not None:
             raise reply.error  # there is no inbox for the answer
         send(loop, subject, data, headers, reply, deadline)
-        while (until := monotonic() + patience) < deadline:
+        while patience != math.inf and (until := monotonic() + patience) < deadline:
             if loop.wait(reply, until):
                 break
             patience *= 2
@@ -135,7 +135,8 @@ def receive(loop: Loop, reply: Reply, deadline: float) -> Msg:
             raise _late(loop, reply)
     except errors.ConnectionClosedError as error:
         reply.fail(error)
-    return outcome(loop, reply)
+    msg = reply.msg
+    return outcome(loop, reply) if msg is None else msg
 
 
 def _late(loop: Loop, reply: Reply) -> UnsentError | UnansweredError:
@@ -173,21 +174,17 @@ def send(
     """Gives a request to the link, waiting for one and for room up to the deadline."""
     outbox = loop.outbox
     while True:
-        linked = loop.linked
-        if not linked.is_open and not loop.wait(linked, deadline):
-            raise UnsentError("there was no link to the server in time")
-        loop.check_open()
         try:
             asked = outbox.publish(
                 subject, data, reply.inbox, headers, is_urgent, reply
             )
         except errors.DisconnectedError:
-            if monotonic() >= deadline:
-                raise UnsentError("there was no link to the server in time") from None
-            continue  # lost since it was looked at: wait for the next
+            make_way(loop, False, deadline)
+            continue
+        if asked == 0:
+            return
         if asked == 1:
             loop.alert()
-        if asked != 2:
             return
         make_way(loop, True, deadline)
 
