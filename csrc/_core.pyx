@@ -3449,9 +3449,26 @@ cdef class Replies(Answers):
         else:
             self.waiting[reply.token] = reply
 
+    def ask(self, Reply reply not None, Outbox outbox not None, data, headers=None):
+        """Lets its answer find a draft, and sends its request, which dies with its link.
+
+        What it returns and raises is what `Outbox.publish` does, but ASK_LINK without a link.
+        """
+        cdef Span to, answer
+        cdef int asked
+        if self.reason is not None:
+            raise self.reason
+        reply_holder = text_span(reply.inbox, "reply", &answer)  # no-cython-lint
+        holder = outbox.checked_span(reply.subject, &to)  # no-cython-lint: keeps the bytes alive
+        self.waiting[reply.token] = reply
+        asked = outbox.add_publish(to, answer, data, headers, True, reply, True)
+        reply.is_tied = reply.is_tied or asked < ASK_ROOM
+        return asked
+
     def drop(self, Reply reply not None):
         """Forgets a request that is over; a late answer to it is ignored."""
-        self.waiting.pop(reply.token, None)
+        if reply.msg is None:
+            self.waiting.pop(reply.token, None)
 
     def fail_tied(self, error):
         """Ends every waiting request that dies with its link."""
@@ -4243,9 +4260,9 @@ cdef class Outbox:
             reply_holder = subject_span(reply, "reply", &answer)  # no-cython-lint
         holder = self.checked_span(subject, &to)  # no-cython-lint: keeps the bytes alive
         cdef int asked = self.add_publish(to, answer, data, headers, is_urgent, ticket, is_tied)
-        if ticket is not None and asked != ASK_ROOM:
+        if ticket is not None and asked < ASK_ROOM:
             ticket.is_tied = True
-        return asked
+        return self.need(asked)
 
     cdef object checked_span(self, object subject, Span *to):
         """Checks a subject, unless it is the last one again, and lends its bytes."""
@@ -4299,7 +4316,7 @@ cdef class Outbox:
             to.size + answer.size, head.size + body.size, is_tied, ticket is not None or not is_tied
         )
         if asked:
-            return self.need(asked)
+            return asked
         self.append(to, answer, head, body, not is_tied, ticket)
         return self.send_due(jsc_now_ns(), is_urgent)
 

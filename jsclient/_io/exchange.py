@@ -54,20 +54,28 @@ def exchange(
     Raises UnsentError or UnansweredError, PermissionsViolationError when the server
     refuses the subject, and whatever a wrong argument deserves.
     """
-    loop.check_open()
-    replies = loop.request_inbox()
+    replies = loop.table.replies
+    if replies is None:
+        loop.check_open()
+        replies = loop.request_inbox()
     reply = replies.draft(subject)
     try:
-        replies.enter(reply)
-        if reply.error is not None:
-            raise reply.error  # there is no inbox for the answer
-        send(loop, subject, data, headers, reply, deadline)
+        asked = replies.ask(reply, loop.outbox, data, headers)
+        if asked == 1:
+            loop.alert()
+        elif asked:
+            make_way(loop, asked == 2, deadline)
+            send(loop, subject, data, headers, reply, deadline)
         while patience != math.inf and (until := monotonic() + patience) < deadline:
             if loop.wait(reply, until):
                 break
             patience *= 2
             if reply.is_begun:  # what still waits to be sent needs no second one
                 send(loop, subject, data, headers, reply, deadline)
+        if loop.helm.wait(reply, deadline):
+            msg = reply.msg
+            if msg is not None:
+                return msg
         return receive(loop, reply, deadline)
     finally:
         replies.drop(reply)
@@ -135,8 +143,7 @@ def receive(loop: Loop, reply: Reply, deadline: float) -> Msg:
             raise _late(loop, reply)
     except errors.ConnectionClosedError as error:
         reply.fail(error)
-    msg = reply.msg
-    return outcome(loop, reply) if msg is None else msg
+    return outcome(loop, reply)
 
 
 def _late(loop: Loop, reply: Reply) -> UnsentError | UnansweredError:

@@ -10,7 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jsclient._core import Link, Outbox, Replies, Reply, live_objects
-from jsclient.errors import ConnectionClosedError, DisconnectedError
+from jsclient.errors import (
+    ConnectionClosedError,
+    DisconnectedError,
+    InvalidArgumentError,
+)
 
 MIB = 1 << 20
 LARGE = 1 << 16  # far more than the link takes at once
@@ -175,3 +179,23 @@ def test_tickets_leave_no_objects_behind() -> None:
     desk.close()
     del desk, tickets, ticket
     assert live_objects() == before
+
+
+def test_a_request_is_asked_with_its_own_ticket(desk: Desk) -> None:
+    reply = desk.replies.draft("a.b")
+    assert desk.replies.ask(reply, desk.outbox, b"x") in (0, 1)
+    assert (len(desk.replies), reply.is_begun) == (1, True)
+    desk.outbox.detach()
+    lost = DisconnectedError("lost")
+    desk.replies.fail_tied(lost)
+    assert reply.error is lost
+    late = desk.replies.draft("a.b")
+    assert desk.replies.ask(late, desk.outbox, b"x") == 3, "there is no link"
+    assert (late.error, desk.outbox.frames) == (None, 0)
+    desk.replies.drop(late)
+    desk.replies.fail_all(ConnectionClosedError("closed"))
+    with pytest.raises(ConnectionClosedError):
+        desk.replies.ask(desk.replies.draft("a.b"), desk.outbox, b"x")
+    with pytest.raises(InvalidArgumentError):
+        Replies("_INBOX.").ask(Replies("_INBOX.").draft("a b"), desk.outbox, b"x")
+    assert len(desk.replies) == 0
