@@ -246,5 +246,4 @@ def unpin(
         {"group": group},
         doing=f"unpin group {group!r} of consumer {name!r} of stream {stream!r}",
         timeout=timeout,
-        is_safe=True,
     )

@@ -191,7 +191,8 @@ def purge(
         body or None,
         doing=f"purge stream {name!r}",
         timeout=timeout,
-        is_safe=True,
+        # A second purge would also delete what was stored since the first.
+        is_safe=sequence is not None,
     )
     return reading.integer(answer, "purged")
 

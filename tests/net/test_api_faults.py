@@ -255,7 +255,7 @@ SAFE: dict[str, Callable[[JetStream], object]] = {
     "account_info": lambda js: js.account_info(),
     "create_stream": lambda js: js.create_stream(name="S"),
     "stream": lambda js: js.stream("S"),
-    "purge_stream": lambda js: js.purge_stream("S"),
+    "purge_stream": lambda js: js.purge_stream("S", sequence=7),
     "streams": lambda js: js.streams(),
     "stream_names": lambda js: js.stream_names(),
     "create_consumer": lambda js: js.create_consumer("S", name="C"),
@@ -267,6 +267,9 @@ SAFE: dict[str, Callable[[JetStream], object]] = {
 UNSAFE: dict[str, Callable[[JetStream], object]] = {
     "delete_stream": lambda js: js.delete_stream("S"),
     "delete_consumer": lambda js: js.delete_consumer("S", "C"),
+    # They would take what came after the first time.
+    "purge_stream": lambda js: js.purge_stream("S"),
+    "purge_subject": lambda js: js.purge_stream("S", subject="s.a", keep=1),
 }
 EVERYTHING = {**STREAM, **CONSUMER, "success": True, "total": 0}
 
@@ -301,7 +304,7 @@ def test_a_call_that_must_not_be_repeated_tells_of_the_lost_link(name: str) -> N
         assert answer.subjects == ["$JS.API.INFO"]
 
 
-def test_delete_msg_and_reset_must_not_be_repeated() -> None:
+def test_what_handles_change_must_not_be_repeated() -> None:
     known = [
         handshake(),
         answering(always(EVERYTHING), count=2),
@@ -309,7 +312,7 @@ def test_delete_msg_and_reset_must_not_be_repeated() -> None:
         close(),
     ]
     with (
-        ScriptedServer(known, known, [handshake()]) as server,
+        ScriptedServer(known, known, known, [handshake()]) as server,
         connected(server.url) as nc,
     ):
         js = nc.jetstream()
@@ -319,6 +322,9 @@ def test_delete_msg_and_reset_must_not_be_repeated() -> None:
         stream.info(), consumer.info()
         with pytest.raises(jsclient.DisconnectedError, match="reset consumer 'C'"):
             consumer.reset()
+        stream.info(), consumer.info()
+        with pytest.raises(jsclient.DisconnectedError, match="unpin group 'g'"):
+            consumer.unpin("g")
 
 
 def test_a_call_waits_for_the_next_link_within_its_deadline() -> None:
