@@ -159,11 +159,11 @@ def test_what_each_thread_publishes_arrives_whole_and_in_order(url: str) -> None
             for turn in range(count):
                 # A torn or mixed frame would show in the repeated number.
                 body = b"%d " % turn * rng.choice((1, 1, 1, 20, 2000))
-                nc.publish(f"order.{number}", body)
-            nc.flush(timeout=30)
+                nc.publish(f"order.{number}", body, timeout=60)
+            nc.flush(timeout=60)
 
         all_results(8, publish)
-        other.flush(timeout=30)
+        other.flush(timeout=60)
         seen: dict[str, list[int]] = collections.defaultdict(list)
         for _ in range(8 * count):
             msg = sub.next(timeout=10)
