@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from . import errors, events
-from ._core import Gate, Inbox, Msg, Outbox, check_filter, check_token
+from ._core import Inbox, Msg, Outbox, check_filter, check_token
 from ._engine.arguments import (
     Buffer,
     HeadersLike,
@@ -461,9 +461,10 @@ class Connection:
     def drain(self, timeout: Seconds | None = 30.0) -> None:
         """Ends the connection without losing what has arrived or was published.
 
-        Subscriptions get nothing new, what they hold is read to its end (by callbacks
-        and by threads that iterate), consumers that JetStream's subscriptions have made
-        are deleted, publishes are flushed, then the connection closes.
+        Subscriptions and consumers get nothing new, what they hold is read to its end
+        (by callbacks and by threads that iterate), consumers that JetStream's
+        subscriptions have made are deleted, publishes and acks are flushed, then the
+        connection closes.
         Raises DrainTimeoutError, with the connection closed all the same, when messages
         were left unread for so long. Called from a callback it returns at once, since
         that callback is among those it waits for; the event Closed tells the end.
@@ -479,7 +480,7 @@ class Connection:
                 "there was no link to drain; the connection is closed"
             )
         loop.status = Status.DRAINING_SUBS
-        if any(subscription.is_calling_here for subscription in list(loop.callers)):
+        if any(caller.is_calling_here for caller in list(loop.callers)):
             threading.Thread(
                 target=self._finish_drain,
                 args=(deadline,),
@@ -517,12 +518,13 @@ class Connection:
     def _drain_subscriptions(self, deadline: float) -> bool:
         """Whether everything that arrived was read before the deadline."""
         loop = self._loop
+        ends = [reader.end_reading(deadline) for reader in list(loop.readers)]
+        waits = [gate for gate in ends if gate is not None]
         draining = {
             sid: entry
             for sid, entry in list(loop.entries.items())
             if entry.owner is not None
         }
-        waits: list[Gate] = []
         for sid in draining:
             loop.stop_interest(sid)
         in_time = loop.wait(loop.fence(), deadline)
@@ -532,7 +534,7 @@ class Connection:
                 entry.route.end()
                 waits.append(entry.route.await_empty())
         # Also of subscriptions that have ended by themselves and hold messages.
-        waits += [subscription.called_all for subscription in list(loop.callers)]
+        waits += [caller.called_all for caller in list(loop.callers)]
         late = [gate for gate in waits if not loop.wait(gate, deadline)]
         return in_time and not late
 

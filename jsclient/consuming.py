@@ -72,6 +72,7 @@ class Messages:
         self._feed = feed
         self._consumer = consumer  # lives as long as it is read
         feed.start()
+        loop.readers.add(self)
 
     def __iter__(self) -> Iterator[Msg]:
         return MessageIterator(self._feed.inbox, self._loop.helm, math.inf, self)
@@ -115,6 +116,13 @@ class Messages:
         """Asks for nothing more; what is under way can still be read to its end."""
         if not self._feed.drain(monotonic() + seconds(timeout)):
             raise errors.DrainTimeoutError("the server did not answer in time")
+
+    def end_reading(self, deadline: float) -> Gate | None:
+        """The connection is drained: a gate that opens when what came was read."""
+        if self._feed.is_ended:
+            return None
+        self._feed.drain(deadline)
+        return self._feed.inbox.await_empty()
 
     @property
     def is_active(self) -> bool:
@@ -164,6 +172,7 @@ class Batches:
         self._inbox = inbox
         self._consumer = consumer  # lives as long as it is read
         pulling.start()
+        loop.readers.add(self)
 
     def __iter__(self) -> Iterator[Batch]:
         return BatchIterator(self._inbox, self._loop.helm, self)
@@ -203,6 +212,13 @@ class Batches:
         """Asks for nothing more; what is under way can still be read to its end."""
         if not self._pulling.drain(monotonic() + seconds(timeout)):
             raise errors.DrainTimeoutError("the server did not answer in time")
+
+    def end_reading(self, deadline: float) -> Gate | None:
+        """The connection is drained: a gate that opens when what came was read."""
+        if self._pulling.is_ended:
+            return None
+        self._pulling.drain(deadline)
+        return self._inbox.await_empty()
 
     @property
     def is_active(self) -> bool:
@@ -304,6 +320,7 @@ class ConsumeHandle:
             )
             for number in range(workers)
         ]
+        loop.callers.add(self)
         for thread in self._threads:
             thread.start()
 
@@ -328,6 +345,7 @@ class ConsumeHandle:
             self._messages.stop()
             if self._error is not None:
                 self._loop.tell(events.ErrorEvent(self._error))
+        self._loop.callers.discard(self)
         self._over.open()
 
     def _handle(self, msg: Msg) -> None:
@@ -376,6 +394,11 @@ class ConsumeHandle:
     def is_calling_here(self) -> bool:
         """Whether this thread is one of those that run the callback."""
         return threading.current_thread() in self._threads
+
+    @property
+    def called_all(self) -> Gate:
+        """Opens when the callback was called for the last time."""
+        return self._over
 
     @property
     def is_active(self) -> bool:

@@ -136,12 +136,14 @@ class OrderedConsumer:
             on_missing="raise",
             doing=f"read stream {self.stream_name!r} in order",
         )
-        return OrderedMessages(
+        messages = OrderedMessages(
             self._source,
             partial(self._read, policy._replace(is_fragile=True)),
             stop_after=policy.stop_after,
             doing=policy.doing,
         )
+        self._source.api.loop.readers.add(messages)
+        return messages
 
     def _read(self, policy: Policy, stop_after: int, timeout: float) -> PullReading:
         """Reads a new consumer by pulls."""

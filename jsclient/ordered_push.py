@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from . import errors
 from ._api import Api
 from ._consumer_verbs import fetch_info
-from ._core import ConsumerInbox, Msg, OrderedIterator, PushInbox
+from ._core import ConsumerInbox, Gate, Msg, OrderedIterator, PushInbox
 from ._engine.arguments import Seconds, integer, pending_limit, seconds, unique_name
 from ._engine.push import Delivery
 from ._io.pushing import Pushing
@@ -181,6 +181,7 @@ class OrderedPushSubscription:
                 names=(source.stream, source.prefix),
                 progress_interval=None,
             )
+        source.api.loop.readers.add(self)
 
     # Reading --------------------------------------------------------------------------
 
@@ -237,16 +238,29 @@ class OrderedPushSubscription:
         limit = seconds(timeout)
         deadline = monotonic() + limit
         self._source.api.loop.check_open()
-        self._messages.finish()
-        reading = self._messages.reading
-        in_time = True
-        if isinstance(reading, PushReading):
-            in_time = reading.drain(deadline)
-            self._source.discard(reading.name)
+        in_time = self._finish(deadline)
         if in_time and self._handle is not None and not self._handle.is_calling_here:
             self._handle.wait(max(0.0, deadline - monotonic()))
         if not in_time:
             raise errors.DrainTimeoutError("the server did not answer in time")
+
+    def _finish(self, deadline: float) -> bool:
+        """Ends it with what the server has sent; whether it said so in time."""
+        self._messages.finish()
+        reading = self._messages.reading
+        if not isinstance(reading, PushReading):
+            return True
+        in_time = reading.drain(deadline)
+        self._source.discard(reading.name)
+        return in_time
+
+    def end_reading(self, deadline: float) -> Gate | None:
+        """The connection is drained: a gate that opens when what came was read."""
+        reading = self._messages.reading
+        if not self.is_active or reading is None:
+            return None
+        self._finish(deadline)
+        return reading.inbox.await_empty()
 
     def __enter__(self) -> Self:
         return self

@@ -128,6 +128,25 @@ class Belonging(Protocol):
         """Deletes it, once; what the server says to that goes to `on_event`."""
 
 
+class Caller(Protocol):
+    """Who runs callbacks of the user on threads of its own."""
+
+    @property
+    def is_calling_here(self) -> bool:
+        """Whether this thread is one of those."""
+
+    @property
+    def called_all(self) -> Gate:
+        """Opens when they have ended."""
+
+
+class Reader(Protocol):
+    """An iteration over a consumer's messages, which asks for them by itself."""
+
+    def end_reading(self, deadline: float) -> Gate | None:
+        """Asks for nothing more; the gate, if any, opens when what came was read."""
+
+
 class Loop:
     """Everything that a Connection and its keeper share."""
 
@@ -152,7 +171,8 @@ class Loop:
         self.reconnects = 0
         self.linked = Gate()  # opens with the next link
         self.finished = Gate()  # opens when nothing of the connection is left
-        self.callers: set[Subscription] = set()  # whose callbacks may still be called
+        self.callers: set[Caller] = set()  # whose callbacks may still be called
+        self.readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         self.machines: list[Machine] = []
         self.watchers: list[Watcher] = []
         # What a drain of the connection leaves to nobody.
