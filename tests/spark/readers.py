@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import pyspark
 from pyspark.sql.types import StructType
 
 from jsclient.jetstream import JetStream
@@ -20,10 +21,15 @@ from jsclient.stream import Stream
 
 Row = dict[str, Any]
 
+since_41 = pytest.mark.skipif(
+    pyspark.__version__ < "4.1", reason="what Spark 4.0 cannot do"
+)
+
 # Before, Spark neither asks for limits nor tells where a query is, and an AvailableNow
 # is one batch of all: `test_source_before_42`.
+HAS_LIMITS = importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
 since_42 = pytest.mark.skipif(
-    importlib.util.find_spec("pyspark.sql.streaming.datasource") is None,
+    not HAS_LIMITS,
     reason="Spark limits the batches of a query from 4.2 on",
 )
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +24,7 @@ from jsclient.spark import standalone
 ROOT = Path(jsclient.__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "spark" / "cluster.py"
 ORDERS = 20_000
+JOB = Path(__file__).with_name("cluster_job.py")
 
 pytestmark = [
     pytest.mark.slow,
@@ -64,6 +69,110 @@ def test_an_executor_that_is_killed_costs_no_order_and_doubles_none(
     assert process.returncode == 0, errors
     assert f"files: {ORDERS:,} orders" in said
     assert said.endswith("all there, each once\n")
+
+
+@contextmanager
+def submitted(
+    cluster: standalone.StandaloneCluster,
+    env: dict[str, str],
+    *words: str,
+) -> Iterator[subprocess.Popen[str]]:
+    """A run of spark-submit on the cluster, which is ended if the test is."""
+    import pyspark
+
+    settings = [f"--conf={name}={value}" for name, value in standalone.SETTINGS.items()]
+    program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    with subprocess.Popen(
+        [str(program), "--master", cluster.url, *settings, *words],
+        env={**os.environ, **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
+
+
+def test_an_executor_that_is_killed_while_it_publishes_doubles_no_row(
+    cluster: standalone.StandaloneCluster,
+    js: JetStream,
+    jetstream_server: Server,
+    spark_environment: dict[str, str],
+) -> None:
+    count = 60_000
+    stream = js.create_stream(name="OUT", subjects=["out"], storage="memory")
+    published: Counter[int] = Counter()
+    url = jetstream_server.url
+    with (
+        jsclient.connect(url) as nc,
+        nc.subscribe("out") as rows,
+        submitted(
+            cluster,
+            spark_environment,
+            "--conf=spark.scheduler.minRegisteredResourcesRatio=1",
+            *(str(JOB), "numbers", url, str(count)),
+        ) as process,
+    ):
+        # Both tasks are in the middle: each executor has one of them.
+        begun: set[bool] = set()
+        while len(begun) < 2:
+            number = int(rows.next(timeout=120.0).data)
+            published[number] += 1
+            begun.add(number < count // 2)
+        executors = cluster.executor_pids()
+        os.kill(executors[0], signal.SIGKILL)
+        _, errors = process.communicate(timeout=120.0)
+        nc.flush()
+        with suppress(TimeoutError):
+            while True:
+                published[int(rows.next(timeout=0.0).data)] += 1
+    assert process.returncode == 0, errors
+    assert len(executors) == 2
+    assert max(published.values()) > 1, "the executor had published nothing"
+    with stream.ordered_consumer().messages(stop_after=count) as messages:
+        stored = [(int(msg.data), ids_of(msg)) for msg in messages]
+    assert stream.info().state.messages == count
+    assert sorted(number for number, _ in stored) == list(range(count))
+    assert len({msg_id for _, msg_id in stored}) == count
+
+
+def ids_of(msg: jsclient.Msg) -> str:
+    assert msg.headers is not None
+    return msg.headers["Nats-Msg-Id"]
+
+
+def test_packages_can_be_shipped_as_an_archive(
+    cluster: standalone.StandaloneCluster,
+    js: JetStream,
+    jetstream_server: Server,
+    spark_environment: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    for package in ("jsclient", "pyspark_jetstream"):
+        shutil.copytree(ROOT / package, tmp_path / "site" / package)
+    with tarfile.open(tmp_path / "site.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "site", arcname=".")
+    out = js.create_stream(name="OUT", subjects=["out"], storage="memory")
+    js.create_stream(name="IN", subjects=["in"], storage="memory")
+    for _ in js.publish_all(("in", b"%d" % number) for number in range(1000)):
+        pass
+    env = {**spark_environment, "PYTHONPATH": str(tmp_path / "site")}
+    shipping = (
+        f"--archives={tmp_path / 'site.tar.gz'}#site",
+        "--conf=spark.executorEnv.PYTHONPATH=./site",
+    )
+    url = jetstream_server.url
+    with submitted(cluster, env, *shipping, str(JOB), "where", url) as process:
+        said, errors = process.communicate(timeout=120.0)
+    assert process.returncode == 0, errors[-5000:]
+    lines = [line.split(": ") for line in said.splitlines()]
+    places = [line[1] for line in lines if line[0] == "package"]
+    assert len(places) == 2
+    assert all(place.startswith(str(cluster.folder)) for place in places), places
+    assert out.info().state.messages == 1000
 
 
 STARTER = """

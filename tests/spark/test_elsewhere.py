@@ -17,6 +17,7 @@ import jsclient
 from jsclient._server_process import free_ports
 from jsclient.jetstream import JetStream
 from jsclient.server import Server
+from tests.spark.readers import HAS_LIMITS, since_41
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,6 +45,7 @@ def payloads(js: JetStream, name: str) -> list[str]:
         return sorted(msg.data.decode() for msg in messages)
 
 
+@since_41  # it inserts only what has all columns
 def test_sql_reads_and_writes_streams(
     spark: SparkSession, filled: JetStream, jetstream_server: Server
 ) -> None:
@@ -138,7 +140,7 @@ def test_a_remote_session_reads_writes_and_runs_pipelines(
     total = MESSAGES * (MESSAGES - 1) // 2
     assert json.loads(answer.stdout.splitlines()[-1]) == {
         "read": [MESSAGES, total],
-        "lag": [400, 0],
+        "lag": [400, 0] if HAS_LIMITS else [0],
         "copies": MESSAGES,
     }
     assert payloads(filled, "OUT") == payloads(filled, "IN")

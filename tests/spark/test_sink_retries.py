@@ -16,6 +16,7 @@ import jsclient
 from jsclient.server import run
 from jsclient.stream import Stream
 from tests.spark.conftest import ROOT
+from tests.spark.readers import since_41
 from tests.spark.sink_driver import ROWS
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(180)]
@@ -27,6 +28,7 @@ def payloads(stream: Stream) -> Counter[int]:
         return Counter(int(msg.data) for msg in messages)
 
 
+@since_41  # the driver has writers of Arrow batches
 def test_failed_and_killed_tasks_with_changed_orders_store_every_row_once(
     spark_environment: dict[str, str], tmp_path: Path
 ) -> None:

@@ -208,23 +208,6 @@ def test_a_trigger_of_once_has_no_limit(js: JetStream, readers: Readers) -> None
     assert reader.latestOffset(reader.initialOffset(), ReadAllAvailable())["next"] == 31
 
 
-def test_sparks_before_4_2_get_their_limits_from_what_the_reader_remembers(
-    js: JetStream, readers: Readers
-) -> None:
-    made(js)
-    fill(js, 25)
-    reader = readers.stream(SEQUENCE, maxRecordsPerTrigger=10)
-    start = reader.initialOffset()
-    first = reader.latestOffset()
-    assert between(reader, start, first) == list(range(1, 11))
-    second = reader.latestOffset()
-    assert between(reader, first, second) == list(range(11, 21))
-    # After a restart Spark plans the last batch once more.
-    again = readers.stream(SEQUENCE, maxRecordsPerTrigger=10)
-    again.partitions(second, second)
-    assert again.latestOffset()["next"] == 26
-
-
 def test_bytes_are_limited_by_the_mean_size(js: JetStream, readers: Readers) -> None:
     stream = made(js)
     fill(js, 100, data=b"%0200d")
