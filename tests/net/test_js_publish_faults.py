@@ -268,6 +268,27 @@ def test_every_try_has_the_same_payload_and_headers(
         assert_empty(nc)
 
 
+def test_every_future_waits_for_its_own_next_try() -> None:
+    tries: dict[bytes, list[float]] = {b"first": [], b"second": []}
+
+    def second_time(request: Request) -> Iterable[bytes]:
+        times = tries[request.data]
+        times.append(time.monotonic())
+        return acked(request) if len(times) == 2 else [request.status("503")]
+
+    with (
+        ScriptedServer(welcomed(answering(second_time))) as server,
+        connected(server.url) as nc,
+    ):
+        js = nc.jetstream()
+        first = js.publish_async("a.b", b"first")
+        time.sleep(0.15)  # less than the pause between two tries
+        second = js.publish_async("a.b", b"second")
+        assert first.result(PATIENCE).seq == second.result(PATIENCE).seq == 7
+    for begun, again in tries.values():
+        assert again - begun >= 0.24
+
+
 # Permissions --------------------------------------------------------------------------
 
 
