@@ -3,8 +3,8 @@
 A fetch keeps its deadline, and the server may not have heard of it yet: what it sends
 until then arrives after the fetch has returned. For a consumer without acks such
 messages would be lost for good, for others until they are delivered again. So the next
-fetch first waits for them, as long as it takes the server to answer a PING: what it
-would ask for itself could not come any sooner.
+fetch, or iteration, first waits for them, as long as it takes the server to answer a
+PING: what it would ask for itself could not come any sooner.
 """
 
 from __future__ import annotations
