@@ -853,6 +853,9 @@ class Loop:
             entry.route.fail_all(self.closed_error())
             if entry.on_notice is not None:
                 self._farewells.append(entry.on_notice)
+            if entry.route is self.table.replies:
+                # It keeps its error, which leads to the frames that it is raised in.
+                self.table.replies = None
         self.forget(sid)
 
     def finish(self) -> None:
