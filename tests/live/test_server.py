@@ -325,9 +325,14 @@ def test_a_wrong_config_is_shown_with_its_line_and_leaves_nothing(
     assert not list(temporary.iterdir())
 
 
-def test_a_server_that_is_not_ready_in_time_is_an_error(temporary: Path) -> None:
+def test_a_server_that_is_not_ready_in_time_is_an_error(
+    temporary: Path, tmp_path: Path
+) -> None:
+    sleeper = tmp_path / "nats-server"
+    sleeper.write_text("#!/bin/sh\nexec sleep 60\n")
+    sleeper.chmod(0o755)
     with pytest.raises(errors.ServerStartError, match="in time"):
-        server.run(timeout=0.0)
+        server.run(binary=sleeper, timeout=0.2)
     assert not list(temporary.iterdir())
 
 
