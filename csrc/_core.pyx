@@ -3177,8 +3177,11 @@ cdef class LonePull:
         return self.await_all(helm, finish_at)
 
     def ask(self, Lane lane not None, Outbox outbox not None):
-        """Sends the pull on a lane that was taken for it."""
-        self.send(lane, outbox)
+        """Sends the pull on a lane that was taken for it, unless it was cut meanwhile."""
+        if self.is_cut:
+            self.pool.give_back(lane)
+        else:
+            self.send(lane, outbox)
 
     cdef int send(self, Lane lane, Outbox outbox) except -1:
         cdef Draft draft = self.draft
@@ -3223,7 +3226,10 @@ cdef class LonePull:
         return lane
 
     def cut(self):
-        """Ends the fetch from another thread, at the helm: it returns what came until now."""
+        """Ends the fetch, which returns what came until now; nothing is asked for any more.
+
+        Other threads do it at the helm, where a conversation may take over.
+        """
         self.is_cut = True
         if self.lane is not None:
             self.lane.lose()

@@ -99,7 +99,12 @@ def run_fetch(
 
 def _run_on_new_lane(lanes: Lanes, lone: LonePull, finish_at: float) -> bool:
     """Runs a pull that found no free lane; whether everything came."""
-    lanes.loop.call(lambda: lanes.lend(lone))
+    try:
+        lanes.loop.call(lambda: lanes.lend(lone))
+    except BaseException:
+        # A signal handler raised, perhaps before the thread at the helm came to it.
+        lone.cut()
+        raise
     return lone.lane is not None and lone.wait(lanes.loop.helm, finish_at)
 
 

@@ -328,6 +328,16 @@ def test_a_pull_that_was_cut_before_is_not_sent(scene: Scene) -> None:
     assert (lone.lane, scene.sent()) == (None, b"")
 
 
+def test_a_lane_that_comes_too_late_is_given_back(scene: Scene) -> None:
+    lane = scene.pool.take(None)
+    assert lane is not None
+    lone = scene.pull()
+    assert not lone.run(scene.helm, 105.0)
+    lone.cut()
+    lone.ask(lane, scene.outbox)
+    assert (lone.has_rest, scene.pool.free, scene.sent()) == (False, [lane], b"")
+
+
 def test_a_cut_ends_the_conversation_that_has_taken_over(scene: Scene) -> None:
     class Heir:
         error = None
