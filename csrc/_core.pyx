@@ -3139,6 +3139,7 @@ cdef class LonePull:
     cdef public object heir            # the conversation that has taken over
     cdef LanePool pool
     cdef Draft draft
+    cdef object taken                  # Msg, list of them or Batch: what the user is to get
 
     def __init__(
         self, LanePool pool not None, Draft draft not None, PullInbox inbox=None
@@ -3219,6 +3220,32 @@ cdef class LonePull:
         self.lane = None
         self.pool.give_back(lane)
         return True
+
+    def take_one(self):
+        """The first message that came, or None; `put_back` undoes it."""
+        self.taken = self.inbox.pop()
+        return self.taken
+
+    def take_all(self):
+        """Every message that came; `put_back` undoes it."""
+        self.taken = self.inbox.take_all()
+        return self.taken
+
+    def take_batch(self):
+        """What came, in columns, or None; `put_back` undoes it."""
+        self.taken = (<BatchInbox?>self.inbox).pop_batch()
+        return self.taken
+
+    def put_back(self):
+        """What was taken has not reached the user, but an exception."""
+        taken, self.taken = self.taken, None
+        if isinstance(taken, Batch):
+            self.inbox.put_back_batch(taken)
+        elif isinstance(taken, Msg):
+            self.inbox.put_back(taken)
+        elif taken is not None:
+            for msg in reversed(taken):
+                self.inbox.put_back(msg)
 
     def hand_over(self):
         """Its lane, which belongs to the caller from now on; None if it has none."""

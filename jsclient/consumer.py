@@ -133,11 +133,12 @@ class Consumer:
         lanes = self._lanes or self._new_lanes()
         finish_at = monotonic() + order.wait
         if lanes.leftovers:
-            if found := fetch_after(lanes, order, finish_at, self._run):
-                return found[0]
+            found = fetch_after(lanes, order, finish_at, self._run)
+            if found._messages:
+                return found._messages[0]
         else:
             lone = LonePull(lanes.pool, order.draft)
-            take = lone.inbox.take
+            take = lone.take_one
             msg = run_fetch(lanes, order, lone, self._converse, finish_at, take)
             if msg is not None:
                 return msg

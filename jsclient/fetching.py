@@ -45,8 +45,12 @@ def fetch(
     lanes: Lanes, order: Order, lone: LonePull, converse: Converse, finish_at: float
 ) -> FetchResult:
     """Runs a fetch to its end. Raises its error only when no message came."""
-    messages = run_fetch(lanes, order, lone, converse, finish_at, lone.inbox.take_all)
-    return FetchResult(messages, fetch_error(lanes.loop, lone, len(messages)))
+
+    def take() -> FetchResult:
+        messages = lone.take_all()
+        return FetchResult(messages, fetch_error(lanes.loop, lone, len(messages)))
+
+    return run_fetch(lanes, order, lone, converse, finish_at, take)
 
 
 def fetch_after(
@@ -58,20 +62,25 @@ def fetch_after(
     """A fetch that begins with what came too late for those before."""
     policy, leftovers = order.policy, lanes.leftovers
     leftovers.await_all(lanes.loop, finish_at)
-    late = leftovers.take(policy.max_messages, policy.max_bytes)
-    rest = order.rest(len(late), sum(msg.size for msg in late), finish_at - monotonic())
-    if rest is None:
-        return FetchResult(late, None)
+    found: list[Msg] = []
+    error = None
     try:
-        found = run(rest, finish_at)
-    except errors.Error as error:
-        if not late:
-            raise
-        return FetchResult(late, error)
+        leftovers.take_into(found, policy.max_messages, policy.max_bytes)
+        size = sum(msg.size for msg in found)
+        rest = order.rest(len(found), size, finish_at - monotonic())
+        if rest is not None:
+            try:
+                fresh = run(rest, finish_at)
+                found.extend(fresh._messages)
+                error = fresh.error
+            except errors.Error as failure:
+                if not found:
+                    raise
+                error = failure
+        return FetchResult(found, error)
     except BaseException:
-        leftovers.put_back(late)
+        leftovers.put_back(found)
         raise
-    return FetchResult([*late, *found], found.error)
 
 
 def fetch_batch(
@@ -79,10 +88,14 @@ def fetch_batch(
 ) -> Batch:
     """Runs a fetch into columns to its end; an empty batch if nothing came."""
     lone = LonePull(lanes.pool, order.draft, inbox)
-    found = run_fetch(lanes, order, lone, converse, finish_at, inbox.take_batch)
-    batch = Batch() if found is None else found
-    batch.error = fetch_error(lanes.loop, lone, len(batch))
-    return batch
+
+    def take() -> Batch:
+        found = lone.take_batch()
+        batch = Batch() if found is None else found
+        batch.error = fetch_error(lanes.loop, lone, len(batch))
+        return batch
+
+    return run_fetch(lanes, order, lone, converse, finish_at, take)
 
 
 def fetch_error(loop: Loop, lone: LonePull, count: int) -> errors.Error | None:

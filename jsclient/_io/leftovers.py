@@ -9,7 +9,9 @@ PING: what it would ask for itself could not come any sooner.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
+from itertools import accumulate, islice
 
 from .._core import Batch, BatchInbox, Gate, Msg, PullInbox
 from .loop import Loop
@@ -50,8 +52,8 @@ class Leftovers:
             if (batch := inbox.take_batch()) is not None:
                 self._batches.append(batch)
             return
-        while (msg := inbox.take()) is not None:
-            self._messages.append(msg)
+        # Without a step of Python in between, in which a signal handler could raise.
+        self._messages.extend(iter(inbox.take, None))
 
     def await_all(self, loop: Loop, deadline: float) -> None:
         """Waits until all of them have come, at most until then."""
@@ -78,23 +80,22 @@ class Leftovers:
 
     def take(self, most: int, max_bytes: int = 0) -> list[Msg]:
         """Up to so many of them, and so many bytes if there is a limit of these."""
+        found: list[Msg] = []
+        self.take_into(found, most, max_bytes)
+        return found
+
+    def take_into(self, found: list[Msg], most: int, max_bytes: int = 0) -> None:
+        """The same; whoever has the list can put back what is in it, whatever comes."""
         for inbox in list(self._inboxes):
             self.gather(inbox)
         while self._batches:
             self._messages.extend(self._batches.popleft())
-        found: list[Msg] = []
-        size = 0
-        while len(found) < most:
-            try:
-                msg = self._messages.popleft()
-            except IndexError:
-                break
-            size += msg.size
-            if 0 < max_bytes < size:
-                self._messages.appendleft(msg)
-                break
-            found.append(msg)
-        return found
+        count = min(most, len(self._messages))
+        if max_bytes:
+            sizes = accumulate(msg.size for msg in islice(self._messages, count))
+            count = sum(size <= max_bytes for size in sizes)
+        with contextlib.suppress(IndexError):  # another thread was faster
+            found.extend(islice(iter(self._messages.popleft, None), count))
 
     def put_back(self, messages: list[Msg]) -> None:
         """Undoes `take` for messages that their taker could not use."""

@@ -80,8 +80,9 @@ def run_fetch(
 ) -> _T:
     """Asks, waits, takes what came, and takes leave of the server.
 
-    What comes after that is left to the next fetch. A conversation that was needed is
-    the heir of the lone pull.
+    What comes after that is left to the next fetch, and so is what was taken if an
+    exception comes in its place. A conversation that was needed is the heir of the lone
+    pull.
     """
     pulling = None
     try:
@@ -92,6 +93,9 @@ def run_fetch(
             pulling = converse(order, lone.inbox)
             _run_conversation(lanes.loop, lone, pulling, finish_at)
         return take()
+    except BaseException:
+        lone.put_back()
+        raise
     finally:
         if lone.has_rest or pulling is not None:
             _leave(lanes, lone, pulling)

@@ -9,6 +9,7 @@ import pytest
 
 from jsclient._core import (
     Awaited,
+    BatchInbox,
     Draft,
     Helm,
     Lane,
@@ -154,7 +155,14 @@ class Scene:
     def feed(self, frame: bytes) -> None:
         self.rig.parser.feed(frame)
 
-    def pull(self, batch: int = 1, patience: float = math.inf, **how: bool) -> LonePull:
+    def pull(
+        self,
+        batch: int = 1,
+        *,
+        patience: float = math.inf,
+        is_alone: bool = True,
+        inbox: PullInbox | None = None,
+    ) -> LonePull:
         draft = Draft(
             "$JS.API.NEXT",
             b'{"batch":%d}' % batch,
@@ -163,9 +171,9 @@ class Scene:
             max_bytes=0,
             limit=batch,
             patience=patience,
-            **how,
+            is_alone=is_alone,
         )
-        return LonePull(self.pool, draft)
+        return LonePull(self.pool, draft, inbox)
 
     def sent(self) -> bytes:
         self.far.setblocking(False)
@@ -234,6 +242,42 @@ def test_what_was_not_taken_is_a_rest(scene: Scene) -> None:
     assert lone.has_rest
     taken(lone)
     assert not lone.has_rest
+
+
+def test_what_was_taken_in_vain_is_a_rest_in_its_order(scene: Scene) -> None:
+    lone = scene.pull(batch=3)
+    scene.answers(1, 2, 3)
+    assert lone.run(scene.helm, 105.0)
+    assert len(lone.take_all()) == 3
+    lone.put_back()
+    assert (lone.inbox.count, lone.has_rest) == (3, True)
+    first = lone.take_one()
+    assert first is not None
+    assert first.subject == "s.1"
+    lone.put_back()
+    lone.put_back()  # once is enough
+    assert taken(lone) == ["s.1", "s.2", "s.0"]
+
+
+def test_columns_that_were_taken_in_vain_are_a_rest(scene: Scene) -> None:
+    lone = scene.pull(batch=2, inbox=BatchInbox(courier()))
+    scene.answers(1, 2)
+    assert lone.run(scene.helm, 105.0)
+    assert len(lone.take_batch() or []) == 2
+    assert lone.take_batch() is None
+    lone.put_back()
+    assert not lone.has_rest
+    scene.answers(1, 2)
+    lone = scene.pull(batch=2, inbox=BatchInbox(courier()))
+    assert lone.run(scene.helm, 105.0)
+    lone.take_batch()
+    lone.put_back()
+    assert (lone.has_rest, len(lone.take_batch() or [])) == (True, 2)
+
+
+def test_only_columns_are_taken_as_such(scene: Scene) -> None:
+    with pytest.raises(TypeError):
+        scene.pull().take_batch()
 
 
 def test_without_a_free_lane_nothing_is_asked(scene: Scene) -> None:
