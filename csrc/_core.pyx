@@ -1096,8 +1096,8 @@ cdef class Awaited:
     cdef bint is_ready(self) noexcept:
         return True
 
-    cdef void frame_begun(self) noexcept:
-        """The first bytes of a frame were sent whose ticket this is."""
+    cdef void frame_begun(self, uint64_t number) noexcept:
+        """The first bytes of the frame with that number were sent, whose ticket this is."""
 
     cdef void frame_cancelled(self) noexcept:
         """No byte of a frame whose ticket this is was sent, and none will be."""
@@ -3384,7 +3384,7 @@ cdef class Reply(Awaited):
     cdef bint is_ready(self) noexcept:
         return self.msg is not None or self.error is not None
 
-    cdef void frame_begun(self) noexcept:
+    cdef void frame_begun(self, uint64_t number) noexcept:
         self.is_begun = True
 
     cdef void frame_cancelled(self) noexcept:
@@ -4077,6 +4077,7 @@ cdef struct Border:
     uint32_t payload         # what counts towards max_payload
     bint is_kept             # outlives the link, if none of its bytes were sent
     PyObject *ticket         # the Awaited that wants to know when it is sent, or NULL
+    uint64_t number          # of those that have this ticket, if it counts them
 
 
 cdef enum OutboxState:
@@ -4253,10 +4254,11 @@ cdef class Outbox:
         return 0
 
     cdef void close_frame(
-        self, Py_ssize_t size, Py_ssize_t payload, bint is_kept, Awaited ticket
+        self, Py_ssize_t size, Py_ssize_t payload, bint is_kept, Awaited ticket, uint64_t number
     ) noexcept:
         """Counts the bytes that were written after `last` as one frame."""
         cdef Border *border = &self.borders[self.border_last]
+        border.number = number
         border.ticket = NULL
         if ticket is not None:
             Py_INCREF(ticket)
@@ -4350,7 +4352,7 @@ cdef class Outbox:
         )
         if asked:
             return asked
-        self.append(to, answer, head, body, not is_tied, ticket)
+        self.append(to, answer, head, body, not is_tied, ticket, 0)
         return self.send_due(jsc_now_ns(), is_urgent)
 
     cdef int admit(
@@ -4398,7 +4400,14 @@ cdef class Outbox:
         return asked
 
     cdef void append(
-        self, Span to, Span answer, Span head, Span body, bint is_kept, Awaited ticket
+        self,
+        Span to,
+        Span answer,
+        Span head,
+        Span body,
+        bint is_kept,
+        Awaited ticket,
+        uint64_t number,
     ) noexcept:
         """Adds the frame of a message that was admitted."""
         cdef Py_ssize_t payload = head.size + body.size
@@ -4435,7 +4444,7 @@ cdef class Outbox:
         at[0] = c'\r'
         at[1] = c'\n'
         at += 2
-        self.close_frame(at - start, payload, is_kept, ticket)
+        self.close_frame(at - start, payload, is_kept, ticket, number)
         self.messages += 1
         self.payload_bytes += <uint64_t>payload
 
@@ -4466,7 +4475,7 @@ cdef class Outbox:
         self.reserve(size)
         self.reserve_border()
         memcpy(self.buffer + self.last, data, <size_t>size)
-        self.close_frame(size, 0, False, None)
+        self.close_frame(size, 0, False, None, 0)
         return True
 
     def control(self, frame: bytes) -> bool:
@@ -4538,29 +4547,24 @@ cdef class Outbox:
     cdef void punch(self, Border *border) noexcept:
         """The first bytes of this frame were sent: its ticket is told, once."""
         if border.ticket != NULL:
-            (<Awaited>border.ticket).frame_begun()
+            (<Awaited>border.ticket).frame_begun(border.number)
             Py_DECREF(<object>border.ticket)
             border.ticket = NULL
 
     def withdraw(self, Awaited ticket not None):
         """Takes a frame back of which no byte was sent; False if there is none."""
-        return self.take_back(ticket, False)
+        return self.take_back(ticket, 0)
 
-    cdef bint take_back(self, Awaited ticket, bint passes_doubt) except -1:
-        """Takes back the first frame with the ticket of which no byte was sent.
-
-        What TLS has seen may have been sent: False, unless such frames are passed over.
-        """
+    cdef bint take_back(self, Awaited ticket, uint64_t number) except -1:
+        """Takes back the frame with that ticket and number if no byte of it was sent."""
         cdef Py_ssize_t i, at = self.first - self.sent_of_first
         cdef Py_ssize_t size
         for i in range(self.border_first, self.border_last):
             size = <Py_ssize_t>self.borders[i].size
-            if self.borders[i].ticket == <PyObject *>ticket:
+            if self.borders[i].ticket == <PyObject *>ticket and self.borders[i].number == number:
                 if self.link is not None and at - self.first < self.link.doubtful:
-                    if not passes_doubt:
-                        return False
-                    at += size
-                    continue
+                    # TLS has seen these bytes: it may have sent them.
+                    return False
                 memmove(
                     self.buffer + at, self.buffer + at + size, <size_t>(self.last - at - size)
                 )
@@ -4575,6 +4579,16 @@ cdef class Outbox:
                 return True
             at += size
         return False
+
+    cdef uint64_t first_unseen(self, Awaited ticket, uint64_t otherwise) noexcept:
+        """The number of the first frame with the ticket that `withdraw_all` can take back."""
+        cdef Py_ssize_t i, at = self.first - self.sent_of_first
+        cdef Py_ssize_t doubtful = 0 if self.link is None else self.link.doubtful
+        for i in range(self.border_first, self.border_last):
+            if self.borders[i].ticket == <PyObject *>ticket and at - self.first >= doubtful:
+                return self.borders[i].number
+            at += <Py_ssize_t>self.borders[i].size
+        return otherwise
 
     def withdraw_all(self, Awaited ticket not None):
         """Takes back every frame with the ticket of which no byte was sent; how many."""
@@ -4842,7 +4856,7 @@ cdef class Slots(Answers):
     cdef bint is_unsure                # more than one answers: every use is a new turn
     cdef readonly Msg stray            # a refusal that may be of any publish, or None
     cdef uint64_t frames               # that entered the outbox
-    cdef uint64_t begun                # of which bytes were sent, or that left it otherwise
+    cdef uint64_t begun                # those below it were sent, in part at least, or withdrawn
     cdef readonly Py_ssize_t limit
     cdef readonly Py_ssize_t width     # how many may be under way for the time being
     cdef readonly Py_ssize_t outstanding
@@ -4889,8 +4903,8 @@ cdef class Slots(Answers):
         PyMem_Free(self.slots)
         PyMem_Free(self.reply)
 
-    cdef void frame_begun(self) noexcept:
-        self.begun += 1
+    cdef void frame_begun(self, uint64_t number) noexcept:
+        self.begun = number + 1
 
     @property
     def time_left(self):
@@ -4926,7 +4940,7 @@ cdef class Slots(Answers):
         cdef Slot *slot
         slot = self.enter(to, holder, SLOT_WAITING, now + timeout_ns)
         slot.row = row
-        self.outbox.append(to, self.reply_of(slot), head, body, False, self)
+        self.outbox.append(to, self.reply_of(slot), head, body, False, self, slot.frame)
         return self.outbox.send_due(now, False)
 
     cdef Slot *enter(
@@ -5083,15 +5097,17 @@ cdef class Slots(Answers):
         if slot.state != SLOT_WAITING:
             return
         self.turn += 1
-        if slot.frame >= self.begun and self.outbox.take_back(self, True):
+        if slot.frame >= self.begun and self.outbox.take_back(self, slot.frame):
             state = SLOT_LATE
-            self.begun += 1
+            if slot.frame == self.begun:
+                self.begun += 1
         self.end(slot, state)
 
     def withdraw(self):
         """Takes back all of which no byte was sent; how many. Nothing may be added after."""
+        cdef uint64_t first = self.outbox.first_unseen(self, self.frames)
         cdef Py_ssize_t taken = self.outbox.withdraw_all(self)
-        self.end_all(SLOT_WAITING, self.frames - <uint64_t>taken)
+        self.end_all(SLOT_WAITING, first)
         return taken
 
     cdef int end_all(self, SlotState begun, uint64_t first_unsent) except -1:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
 import pytest
@@ -287,6 +290,37 @@ def test_every_future_waits_for_its_own_next_try() -> None:
         assert first.result(PATIENCE).seq == second.result(PATIENCE).seq == 7
     for begun, again in tries.values():
         assert again - begun >= 0.24
+
+
+def test_a_stream_that_is_away_now_and_then_gets_every_message_once() -> None:
+    rng = random.Random(5)
+    tries: Counter[bytes] = Counter()
+    stored: list[bytes] = []
+
+    def fickle(request: Request) -> Iterable[bytes]:
+        tries[request.data] += 1
+        if tries[request.data] < 3 and rng.random() < 0.3:
+            return [request.status("503")]
+        stored.append(request.data)
+        return [request.json({"stream": "S", "seq": len(stored)})]
+
+    with (
+        ScriptedServer(welcomed(answering(fickle))) as server,
+        connected(server.url) as nc,
+    ):
+        js = nc.jetstream()
+        names = [b"%d" % number for number in range(300)]
+        futures = {name: js.publish_async("a.b", name) for name in names}
+        for number in range(300, 320):
+            name = b"%d" % number
+            assert stored[js.publish("a.b", name, retry_wait=0.01).seq - 1] == name
+        js.flush_publishes(PATIENCE)
+        assert all(
+            stored[one.result(0).seq - 1] == name for name, one in futures.items()
+        )
+        assert len(stored) == len(set(stored)) == 320
+        assert max(tries.values()) > 1, "it was away"
+        assert_empty(nc)
 
 
 # Permissions --------------------------------------------------------------------------
@@ -613,6 +647,31 @@ def test_what_is_refused_by_closing_is_not_among_the_last_words(way: Way) -> Non
     else:
         assert isinstance(error, errors.ConnectionClosedError)
         assert not sent
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_message_that_waits_for_another_try_ends_with_its_link(is_cut: bool) -> None:
+    first = welcomed(answering(absent, count=1), wait("cut"), reset())
+    with ScriptedServer(first, welcomed(answering(acked))) as server:
+        nc = connected(server.url)
+        js = nc.jetstream()
+        future = js.publish_async("a.b", b"x")
+        publisher = js._async
+        assert publisher is not None
+        publisher._retry_wait = 60.0
+        while not publisher._window.again:
+            with contextlib.suppress(FutureTimeoutError):
+                future.result(0.01)
+        if is_cut:
+            server.release("cut")
+        else:
+            nc.close()
+        kind = errors.DisconnectedError if is_cut else errors.ConnectionClosedError
+        error = future.exception(PATIENCE)
+        assert type(error) is kind, "it is not stored, and will not be"
+        assert js.pending_publishes == 0
+        nc.close()
+        server.release("cut")
 
 
 def test_publishing_on_a_closed_connection_is_refused() -> None:
