@@ -168,9 +168,10 @@ class JetStream:
         """Publishes a message and returns a Future of its PubAck at once.
 
         At most `max_pending` publishes wait for their acks; with more the call waits,
-        at most `timeout`, and raises TooManyPendingError. A future fails when its ack
-        did not come within `ack_timeout`, or the link was lost. Options are those of
-        `publish`.
+        at most `timeout`, and raises TooManyPendingError. With some hundreds it lets a
+        moment pass for acks, milliseconds, before it goes on. A future fails when its
+        ack did not come within `ack_timeout`, or the link was lost. Options are those
+        of `publish`.
         """
         if subject is not self._literal:
             self._check_literal(subject)
