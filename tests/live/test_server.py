@@ -22,6 +22,7 @@ import pytest
 from jsclient import errors, server
 from jsclient._server_process import free_ports
 from tests import certificates
+from tests.live.support import until
 
 pytestmark = pytest.mark.live
 
@@ -491,14 +492,17 @@ def test_a_cluster_is_whole_and_survives_the_restart_of_all(temporary: Path) -> 
         infos = [info_of(member) for member in cluster.servers]
         assert {info["server_name"] for info in infos} == {"n0", "n1", "n2"}
         assert {info["cluster"] for info in infos} == {"jsclient"}
-        assert all(len(info["connect_urls"]) == 3 for info in infos)
+        until(
+            lambda: all(len(info_of(m)["connect_urls"]) == 3 for m in cluster.servers),
+            "all have heard of each other",
+        )
         create_stream(cluster.servers[0])
         for member in cluster.servers:
             member.kill()
         for member in cluster.servers:
             member.restart()
         cluster.wait_healthy(20.0)
-        assert sum(map(stream_count, cluster.servers)) == 1
+        until(lambda: sum(map(stream_count, cluster.servers)) == 1, "its leader has it")
     assert not any(member.is_running for member in cluster.servers)
     assert not list(temporary.iterdir())
 
