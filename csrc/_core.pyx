@@ -67,6 +67,7 @@ from scan cimport (
     Token,
     check_subject_bytes,
     has_bad_wildcard,
+    has_wildcard,
     is_blank,
     is_verb,
     jsc_find_blank,
@@ -252,6 +253,22 @@ def check_subject(subject, name: str = "subject") -> None:
     """Raises unless messages can be published to the subject."""
     cdef Span span
     subject_span(subject, name, &span)
+
+
+cdef int refuse_wildcard(object subject, const Span *span) except -1:
+    """Raises for a wildcard, which a stream would store as if it were a word."""
+    if has_wildcard(span.at, span.size):
+        raise InvalidArgumentError(
+            f"a message is published to one subject, without wildcards: {subject!r}"
+        )
+    return 0
+
+
+def check_literal(subject) -> None:
+    """Raises unless messages for a stream can be published to the subject."""
+    cdef Span span
+    holder = subject_span(subject, "subject", &span)  # no-cython-lint: keeps the bytes alive
+    refuse_wildcard(subject, &span)
 
 
 def check_filter(subject, name: str = "subject") -> None:
@@ -4863,6 +4880,16 @@ cdef class Slots(Answers):
     cdef readonly object gone          # why the last link is gone, or None
     cdef readonly object reason        # why nothing more is answered, or None
     cdef readonly uint64_t unclaimed   # answers that nobody waited for
+    cdef object literal                # the subject that was checked last
+
+    cdef object checked_span(self, object subject, Span *to):
+        """Checks a subject, unless it is the last one again, and lends its bytes."""
+        holder = text_span(subject, "subject", to)
+        if subject is not self.literal:
+            refuse_subject(subject, "subject", check_subject_bytes(to.at, to.size))
+            refuse_wildcard(subject, to)
+            self.literal = subject
+        return holder
 
     cdef int set_up(self, object prefix, Outbox outbox, Py_ssize_t limit) except -1:
         cdef bytes text = encode_text(prefix)
@@ -5276,7 +5303,7 @@ cdef class Window(Slots):
             subject, data, headers = message
         else:
             subject, data = message
-        holder = self.outbox.checked_span(subject, &to)
+        holder = self.checked_span(subject, &to)
         block = None if headers is None else encode_headers(headers)
         block_span(block, &head)
         is_borrowed = borrow_data(data, &body, &view)
@@ -5538,7 +5565,7 @@ cdef class Pledges(Slots):
             return None
         # Before the outbox is asked: the collector may run other code here.
         pledge = <Pledge>jsc_new(self.kind, ())
-        pledge.lender = self.outbox.checked_span(subject, &to)
+        pledge.lender = self.checked_span(subject, &to)
         pledge.subject = subject
         pledge.data = data
         pledge.block = block
@@ -5975,7 +6002,7 @@ cdef class Rows:
             self.subject = subject
             self.check_count(self.subject.offsets)
         else:
-            check_subject(subject)
+            check_literal(subject)
             self.fixed_subject = encode_text(subject)
         self.check_count(data.offsets)
         if headers is not None:
@@ -6027,6 +6054,8 @@ cdef class Rows:
             fault = check_subject_bytes(span.at, span.size)
             if fault != SUBJECT_OK:
                 refuse_subject(decode_text(span.at, span.size), "subject", fault)
+            if has_wildcard(span.at, span.size):
+                refuse_wildcard(decode_text(span.at, span.size), span)
             self.last_subject = span[0]
         return 0
 

@@ -139,6 +139,16 @@ cdef inline SubjectFault check_subject_bytes(const char *at, Py_ssize_t size) no
     return SUBJECT_TOKEN if last == c'.' else SUBJECT_OK
 
 
+cdef inline bint has_wildcard(const char *at, Py_ssize_t size) noexcept nogil:
+    """Whether a token is * or >."""
+    cdef Py_ssize_t i
+    for i in range(size):
+        if at[i] == c'*' or at[i] == c'>':
+            if (i == 0 or at[i - 1] == c'.') and (i + 1 == size or at[i + 1] == c'.'):
+                return True
+    return False
+
+
 cdef inline bint has_bad_wildcard(const char *at, Py_ssize_t size) noexcept nogil:
     """Whether * or > stand inside a token, or > before the last token."""
     cdef Py_ssize_t i

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from . import errors
 from ._api import Api, Needs
-from ._core import Inbox, Msg, PubAck, Replies, Reply, check_subject
+from ._core import Inbox, Msg, PubAck, Replies, Reply, check_literal
 from ._engine.arguments import Buffer, HeadersLike, unique_name
 from ._engine.publish_headers import (
     PublishOptions,
@@ -81,7 +81,7 @@ class AtomicBatch:
         the batch is stored.
         """
         self._refuse_over()
-        check_subject(subject)
+        check_literal(subject)
         held = subject, lasting_data(data), self._fields(headers, options)
         if self._held is not None:
             self._stage(self._held)
@@ -262,6 +262,7 @@ class FastBatch:
     ) -> None:
         """Sends a message; options are those of `JetStream.publish`."""
         self._refuse_over()
+        check_literal(subject)
         deadline = monotonic() + self._timeout
         fields = with_options(headers, options)
         if self._sid is None:

@@ -11,7 +11,7 @@ from . import _consumer_verbs as consumers_api
 from . import _stream_verbs as streams_api
 from . import publisher, subscribing
 from ._api import Api, Listing, api_prefix, literal_prefix
-from ._core import PubAck, check_subject
+from ._core import PubAck, check_literal
 from ._engine.arguments import (
     Buffer,
     HeadersLike,
@@ -25,7 +25,6 @@ from ._engine.publish_headers import (
     PublishOptions,
     can_be_repeated,
     needs_of,
-    refuse_wildcards,
     with_options,
 )
 from .ack_future import AckFuture
@@ -200,8 +199,7 @@ class JetStream:
 
     def _check_literal(self, subject: str) -> None:
         """Raises for a wildcard; the same subject again is not looked at."""
-        if isinstance(subject, str) and ("*" in subject or ">" in subject):
-            refuse_wildcards(subject)
+        check_literal(subject)
         self._literal = subject
 
     def _publisher(self) -> AsyncPublisher:
@@ -300,7 +298,7 @@ class JetStream:
                 f"on_error must be 'raise' or 'skip': {on_error!r}"
             )
         if subject is not None:
-            check_subject(subject)
+            check_literal(subject)
         identities = None if content_ids is None else Identities.of(content_ids)
         return publish_columns(
             self._loop,

@@ -104,14 +104,6 @@ def lasting_data(data: Buffer) -> bytes:
     return view.tobytes()
 
 
-def refuse_wildcards(subject: str) -> None:
-    """Raises for a wildcard: the stream would store it as if it were a word."""
-    if any(token in ("*", ">") for token in subject.split(".")):
-        raise InvalidArgumentError(
-            f"a message is published to one subject, without wildcards: {subject!r}"
-        )
-
-
 def can_be_repeated(options: PublishOptions) -> bool:
     """Whether sending the message again after an unknown outcome stores it once."""
     return options.get("msg_id") is not None and not any(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import jsclient
 from jsclient import errors
 from jsclient import jetstream_errors as failures
+from jsclient.columns import Column, Offsets, Rows
 from jsclient.jetstream import JetStream
 from jsclient.server import Server
 from jsclient.stream import Stream
@@ -71,6 +74,39 @@ def test_a_subject_may_have_the_letters_of_wildcards(js: JetStream) -> None:
         seq = js.publish(subject, b"").seq
         assert js.publish_async(subject, b"").result(10.0).seq == seq + 1
         assert made.get_msg(seq).subject == subject
+
+
+PUBLISHES: dict[str, Callable[[JetStream, str], object]] = {
+    "publish": lambda js, subject: js.publish(subject, b""),
+    "publish_async": lambda js, subject: js.publish_async(subject, b"").result(10.0),
+    "publish_all": lambda js, subject: list(js.publish_all([(subject, b"")])),
+    "rows of one subject": lambda js, subject: js.publish_columns(
+        [Rows(1, Column(Offsets(array("i", [0, 0]), 1), b""), subject)]
+    ),
+    "rows with subjects": lambda js, subject: js.publish_columns(
+        [
+            Rows(
+                1,
+                Column(Offsets(array("i", [0, 0]), 1), b""),
+                Column(Offsets(array("i", [0, len(subject)]), 1), subject.encode()),
+            )
+        ]
+    ),
+    "atomic batch": lambda js, subject: js.atomic_batch().add(subject, b""),
+    "fast batch": lambda js, subject: js.fast_batch().add(subject, b""),
+}
+
+
+@pytest.mark.parametrize("way", PUBLISHES)
+@pytest.mark.parametrize("subject", ["a.*", "a.>", "*.b", "a.*.c"])
+def test_no_way_of_publishing_takes_a_wildcard(
+    js: JetStream, way: str, subject: str
+) -> None:
+    made = stream(js)
+    refused = (ValueError, failures.PublishColumnsError)
+    with pytest.raises(refused, match="without wildcards"):
+        PUBLISHES[way](js, subject)
+    assert made.info().state.messages == 0
 
 
 def test_a_message_with_a_known_id_is_not_stored_again(js: JetStream) -> None:
