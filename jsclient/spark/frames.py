@@ -14,15 +14,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import reduce
 from typing import TYPE_CHECKING, Literal, TypedDict
 
+from .errors import OptionError
 from .options import sink_options, source_options
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamReader
     from pyspark.sql.types import StructType
     from typing_extensions import Unpack
 
@@ -85,7 +88,7 @@ class WriteKeywords(ConnectionKeywords, total=False):
 
 def read(
     spark: SparkSession,
-    stream: str,
+    stream: str | Sequence[str],
     *,
     subject: str | Sequence[str] | None = None,
     start: Place | None = None,
@@ -93,7 +96,7 @@ def read(
     schema: str | StructType | None = None,
     **options: Unpack[ReadKeywords],
 ) -> DataFrame:
-    """What a stream holds now, as a DataFrame.
+    """What a stream holds now, as a DataFrame; of several streams, one after another.
 
     subject: only messages of these subjects, which may have wildcards.
     start: the first message, by its sequence or by its time (a datetime, or a string in
@@ -102,19 +105,16 @@ def read(
     schema: the columns to read, in that order, as in `"subject STRING, data STRING"`.
     """
     given = {
-        **_keywords(options),
-        **_keywords({"stream": stream, "subject": subject}),
+        **_keywords({**options, "subject": subject}),
         **_place("starting", start),
         **_place("ending", end),
     }
-    source_options(given)  # tells mistakes here; Spark would much later
-    reader = spark.read.format("jetstream").options(**given)
-    return (reader if schema is None else reader.schema(schema)).load()
+    return _loaded(lambda: spark.read, stream, given, schema)
 
 
 def read_stream(
     spark: SparkSession,
-    stream: str,
+    stream: str | Sequence[str],
     *,
     subject: str | Sequence[str] | None = None,
     start: Place | None = None,
@@ -127,13 +127,28 @@ def read_stream(
     there, whatever `start` says.
     """
     given = {
-        **_keywords(options),
-        **_keywords({"stream": stream, "subject": subject}),
+        **_keywords({**options, "subject": subject}),
         **_place("starting", start),
     }
-    source_options(given)  # tells mistakes here; Spark would much later
-    reader = spark.readStream.format("jetstream").options(**given)
-    return (reader if schema is None else reader.schema(schema)).load()
+    return _loaded(lambda: spark.readStream, stream, given, schema)
+
+
+def _loaded(
+    make_reader: Callable[[], DataFrameReader | DataStreamReader],
+    streams: str | Sequence[str],
+    given: Mapping[str, str],
+    schema: str | StructType | None,
+) -> DataFrame:
+    frames = []
+    for stream in [streams] if isinstance(streams, str) else streams:
+        source_options({**given, "stream": stream})  # tells mistakes here, not later
+        reader = make_reader().format("jetstream").options(**given)
+        if schema is not None:
+            reader = reader.schema(schema)
+        frames.append(reader.option("stream", stream).load())
+    if not frames:
+        raise OptionError("stream", "name one at least")
+    return reduce(lambda all_before, frame: all_before.unionByName(frame), frames)
 
 
 def write(

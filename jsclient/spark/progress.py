@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from .offsets import load_offset
@@ -26,10 +27,13 @@ def lag(query: StreamingQuery) -> int | None:
 
 def lag_of(progress: StreamingQueryProgress) -> int | None:
     """The same from what Spark told at one time, to a listener for example."""
+    if find_spec("pyspark.sql.streaming.datasource") is None:
+        return None  # before 4.2
     found = []
     for source in progress.sources:
         reached, latest = _offset(source.endOffset), _offset(source.latestOffset)
-        # Older Sparks say instead how far the batch got, which has its partitions.
+        # A server of Spark Connect may be older than we are: it says instead how far
+        # the batch got, which has its partitions.
         if reached is not None and latest is not None and "parts" not in latest:
             found.append(max(0, int(latest["next"]) - int(reached["next"])))
     return sum(found) if found else None

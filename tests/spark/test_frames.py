@@ -18,6 +18,7 @@ from jsclient.spark.options import (
     table,
 )
 from jsclient.spark.progress import lag_of
+from tests.spark.readers import since_42
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,6 +89,7 @@ def offsets(end: str | None, latest: str | None) -> SimpleNamespace:
     return SimpleNamespace(endOffset=end, latestOffset=latest)
 
 
+@since_42
 @pytest.mark.parametrize(
     ("sources", "expected"),
     [

@@ -17,6 +17,7 @@ from pyspark.errors import AnalysisException, PySparkException
 import jsclient.spark
 from jsclient.jetstream import JetStream
 from jsclient.server import Server, run
+from jsclient.spark import OptionError, read, read_stream
 from tests.spark.readers import fill, made
 
 if TYPE_CHECKING:
@@ -113,6 +114,35 @@ def test_a_stream_has_every_message_once(
     assert sums(found) == EXPECTED
     assert found.select("sequence").distinct().count() == MANY
     assert jsclient.spark.lag(running) == 0
+
+
+def test_several_streams_are_read_as_one(
+    spark: SparkSession, js: JetStream, jetstream_server: Server, tmp_path: Path
+) -> None:
+    for name in ("A", "B"):
+        made(js, name, subjects=[f"{name}.>"])
+        for number in range(10):
+            js.publish(f"{name}.1", b"%d" % number)
+    expected = {(name, number) for name in "AB" for number in range(1, 11)}
+    servers = jetstream_server.url
+    some = read(
+        spark, ["A", "B"], servers=servers, schema="stream STRING, sequence LONG"
+    )
+    rows = some.collect()
+    assert len(rows) == 20
+    assert {tuple(row) for row in rows} == expected
+    arriving = read_stream(spark, ["A", "B"], servers=servers)
+    query = (
+        arriving.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(tmp_path / "out"))
+    )
+    query.awaitTermination()
+    rows = written(spark, tmp_path).select("stream", "sequence").collect()
+    assert len(rows) == 20
+    assert {tuple(row) for row in rows} == expected
+    with pytest.raises(OptionError, match="name one at least"):
+        read(spark, [], servers=servers)
 
 
 def test_a_job_that_is_cut_short_leaves_no_consumer(full: Server, frame: Frame) -> None:
