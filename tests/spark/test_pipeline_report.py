@@ -14,6 +14,7 @@ from jsclient.spark.pipeline.description import PipelineError
 from jsclient.spark.pipeline.reasons import is_data_loss, reason
 from jsclient.spark.pipeline.report import Batch, Report, batch_of
 from jsclient.spark.pipeline.run import _Watched
+from tests.spark.readers import since_42
 
 
 class Terminal(io.StringIO):
@@ -115,6 +116,7 @@ def test_a_log_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         Report(str(tmp_path / "nowhere" / "log"))
 
 
+@since_42  # before, it tells no lag
 def test_what_spark_tells_of_a_batch_is_understood() -> None:
     found = batch_of("p", progress(3))
     assert found is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -21,7 +20,7 @@ pytest.importorskip("pyspark")
 import jsclient
 from jsclient.server import run
 from tests.spark.conftest import ROOT
-from tests.spark.readers import fill, made
+from tests.spark.readers import fill, made, since_42
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,10 +86,7 @@ def kill_within_a_batch(
     return planned
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("pyspark.sql.streaming.datasource") is None,
-    reason="before 4.2 there is but one batch to be killed in",
-)
+@since_42  # before, there is but one batch to be killed in
 def test_a_driver_that_is_killed_within_batches_loses_and_doubles_nothing(
     spark: SparkSession, driver: Driver, tmp_path: Path
 ) -> None:
