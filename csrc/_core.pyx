@@ -3373,15 +3373,16 @@ cdef class OrderedIterator:
         return self
 
     def __next__(self):
+        cdef ConsumerInbox inbox = self.inbox    # which another thread may replace
         cdef Msg msg
         while True:
-            if self.inbox is not None:
-                self.inbox.prepare()
-                msg = self.inbox.pop()
+            if inbox is not None:
+                inbox.prepare()
+                msg = inbox.pop()
                 if msg is not None:
                     return msg
-            self.inbox = self.await_inbox()
-            if self.inbox is None:
+            self.inbox = inbox = self.await_inbox()
+            if inbox is None:
                 raise StopIteration
 
 
@@ -4525,6 +4526,7 @@ cdef class Outbox:
 
     cdef int push(self) except -1:
         """Gives the link all that it takes without blocking."""
+        cdef Link link
         cdef Py_ssize_t sent
         cdef uint64_t epoch
         if self.is_pushing:
@@ -4534,7 +4536,9 @@ cdef class Outbox:
         try:
             while self.first < self.last and self.link is not None:
                 epoch = self.epoch
-                sent = self.link.write(self.buffer + self.first, self.last - self.first)
+                # A reference of our own: another thread may give the link up meanwhile.
+                link = self.link
+                sent = link.write(self.buffer + self.first, self.last - self.first)
                 if epoch != self.epoch:
                     # While TLS was writing, another thread ended this link.
                     continue
@@ -6423,14 +6427,18 @@ cdef class Link:
         # not take must be offered again unchanged.
         cdef bytes chunk = self.tls_pending
         cdef Py_ssize_t sent = JSC_AGAIN
+        cdef Py_ssize_t seen = self.doubtful
         if chunk is None:
             chunk = PyBytes_FromStringAndSize(at, min(size, WORTH_SENDING))
+        # From here on none of it is taken back: others run while this waits for the lock.
+        self.doubtful = PyBytes_GET_SIZE(chunk)
         if not self.lock_tls():
+            self.doubtful = seen
             return JSC_AGAIN
         try:
             if self.is_closed:
+                self.doubtful = seen
                 return 0
-            self.doubtful = PyBytes_GET_SIZE(chunk)
             sent = self.tls.write(chunk)
             self.doubtful = 0
             self.tls_pending = None

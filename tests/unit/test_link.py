@@ -1,10 +1,12 @@
 """Links: non-blocking reads and writes, plain by a socket pair, TLS by a script."""
 
 import contextlib
+import gc
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
+from time import monotonic, sleep
 
 import pytest
 
@@ -239,6 +241,26 @@ def test_a_link_that_is_replaced_while_tls_writes_gets_nothing_more() -> None:
     assert sent == b"CONNECT {}\r\n" + frame(b"2"), "the first may have gone out"
 
 
+def test_a_link_that_is_given_up_lives_as_long_as_a_write_on_it() -> None:
+    secured = Secured()
+    tls = secured.tls
+    alive: list[bool] = []
+
+    def look() -> None:
+        alive.append(any(isinstance(user, Link) for user in gc.get_referrers(tls)))
+
+    def give_up() -> None:
+        look()
+        secured.outbox.detach()
+        del secured.link
+        look()
+
+    tls.steps = [give_up]
+    secured.publish(b"1")
+    look()
+    assert alive == [True, True, False]
+
+
 @pytest.mark.parametrize("last", [again, interrupt])
 def test_what_tls_may_have_sent_is_not_sent_again_on_the_next_link(
     last: Callable[[], None],
@@ -325,3 +347,32 @@ def test_reading_and_writing_tls_exclude_each_other() -> None:
     assert reader.result() == 6
     writer.result()
     assert order == ["read", "write"]
+
+
+def test_a_frame_is_not_withdrawn_while_its_write_waits_for_a_read() -> None:
+    secured = Secured()
+    ticket = Replies("_INBOX.").open("a")
+    reading, leave = threading.Event(), threading.Event()
+
+    def read_slowly() -> None:
+        reading.set()
+        assert leave.wait(10.0)
+
+    secured.tls.steps = [read_slowly]
+    secured.tls.incoming = b"PING\r\n"
+    reader = Sailor("reader", lambda: secured.link.receive(secured.rig.parser))
+    assert reading.wait(10.0)
+    outbox = secured.outbox
+    writer = Sailor(
+        "writer", lambda: outbox.publish("a", b"x", None, None, True, ticket)
+    )
+    deadline = monotonic() + 10.0
+    while not outbox.unsent():  # then the writer waits: nowhere else others can run
+        assert monotonic() < deadline
+        sleep(0.001)
+    assert not outbox.withdraw(ticket)
+    leave.set()
+    reader.result()
+    writer.result()
+    assert secured.tls.written == [frame(b"x")]
+    assert outbox.unsent() == b""
