@@ -48,7 +48,7 @@ def test_a_fetch_without_waiting_ends_with_what_there_is(js: JetStream) -> None:
     stream = replicated(js, 1)
     consumer = stream.create_consumer(durable_name="C")
     until(lambda: len(consumer.info().cluster.leader) > 0, "it has a leader")  # type: ignore[union-attr]
-    # The consumer's leader may learn of a message after the stream's has acknowledged it.
+    # The consumer's leader may learn of a message later than the stream's.
     until(lambda: consumer.info().num_pending == 1, "it has the message")
     batch = consumer.fetch_no_wait(5, timeout=PATIENCE)
     assert (seqs(batch), batch.error) == ([1], None)
