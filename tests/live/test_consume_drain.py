@@ -27,7 +27,7 @@ def test_a_drained_connection_has_handled_and_acknowledged_what_was_at_hand(
     handled: list[int] = []
 
     def handle(msg: Msg) -> None:
-        time.sleep(0.002)
+        time.sleep(0.002)  # slower than the server: messages wait at hand
         msg.ack()
         handled.append(msg.metadata.stream_seq)
 

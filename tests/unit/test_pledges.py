@@ -30,6 +30,7 @@ from jsclient.errors import (
     MaxPayloadError,
     PermissionsViolationError,
 )
+from tests.harness.outbound import answer, arrived, publishes
 
 PREFIX = "_INBOX.p."
 MIB = 1 << 20
@@ -98,28 +99,10 @@ class Desk:
 
     def sent(self) -> list[tuple[str, bytes]]:
         """Where the acks of the sent messages go, and the payloads."""
-        got = b""
-        while True:
-            left = self.outbox.send()
-            try:
-                got += self.far.recv(1 << 16)
-            except BlockingIOError:
-                if not left:
-                    break
-        frames = []
-        while got:
-            line, _, got = got.partition(b"\r\n")
-            words = line.split(b" ")
-            size = int(words[-1])
-            frames.append((words[2].decode(), got[:size]))
-            got = got[size + 2 :]
-        return frames
+        return publishes(arrived(self.outbox, self.far))
 
     def answer(self, reply: str, body: bytes, headers: bytes = b"") -> None:
-        line = f"MSG {reply} 1 {len(body)}\r\n"
-        if headers:
-            line = f"HMSG {reply} 1 {len(headers)} {len(headers) + len(body)}\r\n"
-        self.parser.feed(line.encode() + headers + body + b"\r\n")
+        answer(self.parser, reply, body, headers)
 
     def ack(self, reply: str, seq: int) -> None:
         self.answer(reply, b'{"stream":"S","seq":%d}' % seq)

@@ -15,6 +15,7 @@ from jsclient.errors import (
     DisconnectedError,
     InvalidArgumentError,
 )
+from tests.harness.outbound import arrived
 
 MIB = 1 << 20
 LARGE = 1 << 16  # far more than the link takes at once
@@ -48,14 +49,7 @@ class Desk:
 
     def arrived(self) -> bytes:
         """All that the link brings once the peer reads."""
-        got = b""
-        while True:
-            left = self.outbox.send()
-            try:
-                got += self.far.recv(1 << 16)
-            except BlockingIOError:
-                if not left:
-                    return got
+        return arrived(self.outbox, self.far)
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from jsclient.errors import (
     DisconnectedError,
     InvalidArgumentError,
 )
+from tests.harness.outbound import answer, arrived, publishes
 
 PREFIX = "_INBOX.w."
 MIB = 1 << 20
@@ -67,28 +68,10 @@ class Desk:
 
     def sent(self) -> list[tuple[str, bytes]]:
         """Where the acks of the sent messages go, and the payloads."""
-        got = b""
-        while True:
-            left = self.outbox.send()
-            try:
-                got += self.far.recv(1 << 16)
-            except BlockingIOError:
-                if not left:
-                    break
-        frames = []
-        while got:
-            line, _, got = got.partition(b"\r\n")
-            words = line.split(b" ")
-            size = int(words[-1])
-            frames.append((words[2].decode(), got[:size]))
-            got = got[size + 2 :]
-        return frames
+        return publishes(arrived(self.outbox, self.far))
 
     def answer(self, reply: str, body: bytes, headers: bytes = b"") -> None:
-        line = f"MSG {reply} 1 {len(body)}\r\n"
-        if headers:
-            line = f"HMSG {reply} 1 {len(headers)} {len(headers) + len(body)}\r\n"
-        self.parser.feed(line.encode() + headers + body + b"\r\n")
+        answer(self.parser, reply, body, headers)
 
     def ack(self, reply: str, seq: int, *, is_duplicate: bool = False) -> None:
         tail = b',"duplicate": true}' if is_duplicate else b"}"
