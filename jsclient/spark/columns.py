@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -16,7 +18,7 @@ from pyspark.sql.types import (
 
 from .errors import OptionError
 
-__all__ = ["COLUMNS", "check_schema"]
+__all__ = ["COLUMNS", "check_schema", "chosen"]
 
 COLUMNS = StructType(
     [
@@ -32,8 +34,29 @@ COLUMNS = StructType(
 OTHER_TYPES: dict[str, tuple[DataType, ...]] = {"data": (StringType(),)}
 
 
-def check_schema(schema: StructType) -> None:
-    """Refuses columns that a stream does not have, or not of that type."""
+def chosen(columns: Sequence[str] | None) -> StructType:
+    """The columns of these names; all if there are none."""
+    if columns is None:
+        return COLUMNS
+    names = COLUMNS.fieldNames()
+    for name in columns:
+        if name not in names:
+            raise OptionError(
+                "columns",
+                f"there is no column {name!r}; the columns are {', '.join(names)}",
+            )
+    if len(set(columns)) < len(columns):
+        raise OptionError("columns", "one is named twice")
+    return StructType([COLUMNS[name] for name in columns])
+
+
+def check_schema(schema: StructType, columns: Sequence[str] | None = None) -> None:
+    """Refuses columns that a stream does not have, or not of that type.
+
+    columns: those that the option has, which say the same or nothing.
+    """
+    if columns is not None and chosen(columns).fieldNames() != schema.fieldNames():
+        raise OptionError("columns", "give it or a schema, not both")
     known = {field.name: field for field in COLUMNS}
     seen = set()
     for field in schema:

@@ -38,6 +38,7 @@ class ConnectionKeywords(TypedDict, total=False):
     """Where the servers are and who we are."""
 
     servers: str | Sequence[str]
+    context: str
     creds: str
     nkey: str
     token: str
@@ -60,6 +61,7 @@ class ConnectionKeywords(TypedDict, total=False):
 class ReadKeywords(ConnectionKeywords, total=False):
     """Options of a source, but those that have parameters of their own."""
 
+    columns: str | Sequence[str]
     startingTimestampStrategy: Literal["error", "latest"]
     maxRecordsPerTrigger: int
     maxBytesPerTrigger: int | str

@@ -50,14 +50,22 @@ def prepare(options: SourceOptions, stream: Stream, start: int) -> None:
         )
     if options.consume == "purge" and config.deny_purge:
         raise OptionError("consume", f"stream {stream.name!r} has deny_purge")
-    if options.consume == "reset" and not _anchors(options, stream):
-        _set_anchor(options, stream, start)
+    if options.consume == "reset":
+        try:
+            if not _anchors(options, stream):
+                _set_anchor(options, stream, start)
+        except jsclient.PermissionsViolationError as error:
+            raise _denied(options, error) from error
 
 
 def free(options: SourceOptions, end: Offset) -> None:
     """The messages before an offset are not needed any more."""
-    if options.consume != "none":
+    if options.consume == "none":
+        return
+    try:
         connecting.ask(options.connection, lambda js: _free(js, options, end))
+    except jsclient.PermissionsViolationError as error:
+        raise _denied(options, error) from error
 
 
 def commit_final(
@@ -70,6 +78,14 @@ def commit_final(
     """
     source = source_options(options)
     free(source, read_offset(end_offset, source.stream, "end_offset"))
+
+
+def _denied(
+    options: SourceOptions, error: jsclient.PermissionsViolationError
+) -> OptionError:
+    return OptionError(
+        "consume", f"{options.consume} is not allowed to this user: {error}"
+    )
 
 
 def _free(js: JetStream, options: SourceOptions, end: Offset) -> None:

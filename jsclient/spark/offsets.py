@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -19,7 +20,9 @@ from typing import Any
 
 from .errors import DataLossError, OptionError
 
-__all__ = ["Bounds", "Offset", "load_offset", "read_offset", "split"]
+__all__ = ["Bounds", "Offset", "load_offset", "read_offset", "split", "tell_loss"]
+
+logger = logging.getLogger("jsclient")
 
 VERSION = 1
 
@@ -146,6 +149,13 @@ class Bounds:
         else:
             place = min(max(offset.next, self.first), self.next)
         return Offset(self.stream, self.created, place, origin=place)
+
+
+def tell_loss(loss: DataLossError, *, is_fatal: bool) -> None:
+    """Raises the loss, or warns of it where nobody minds: failOnDataLoss=false."""
+    if is_fatal:
+        raise loss
+    logger.warning("%s", loss)
 
 
 WHAT_TO_DO = (

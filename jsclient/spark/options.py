@@ -17,13 +17,16 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from . import option_kinds as kinds
+from .contexts import read_context
 from .errors import OptionError
 
 __all__ = [
+    "SECRETS",
     "ConnectionOptions",
     "Option",
     "SinkOptions",
     "SourceOptions",
+    "as_here",
     "sink_options",
     "source_options",
     "table",
@@ -40,6 +43,13 @@ SPARKS_OWN = frozenset(
         "asyncprogresstrackingcheckpointintervalms",
     )
 )
+# What others have and we do not, with what there is instead.
+REFUSED = {
+    "pushdown": "Spark's filter pushdown gives wrong results when a DataFrame is used "
+    "twice; subject, startingOffsets and startingTimestamp choose what is read",
+    "retries": "requests are repeated until requestTimeout, and failed tasks by Spark, "
+    "as spark.task.maxFailures says",
+}
 
 
 @dataclass(frozen=True)
@@ -85,6 +95,12 @@ class ConnectionOptions:
         f"or {DEFAULT_URL}",
         default=(),
         is_secret=True,
+    )
+    context: str | None = option(
+        "context",
+        kinds.text,
+        "a context of the command `nats`, by its name or the path of its file on the "
+        "driver: servers, credentials and TLS, where no option says otherwise",
     )
     creds: str | None = option(
         "creds",
@@ -151,6 +167,11 @@ class SourceOptions:
     )
     subject: tuple[str, ...] | None = option(
         "subject", kinds.subjects, "subjects to read, wildcards allowed; all without it"
+    )
+    columns: tuple[str, ...] | None = option(
+        "columns",
+        kinds.several,
+        "columns to read, in that order, where there is no schema; all without it",
     )
     starting_offsets: str | None = option(
         "startingOffsets",
@@ -231,7 +252,7 @@ class SourceOptions:
     max_fetch_bytes: int = option(
         "maxFetchBytes",
         kinds.size,
-        "bytes that a direct get asks for at once",
+        "bytes that are asked for at once, and of a consumer are on their way",
         default=8 << 20,
     )
     consume: str = option(
@@ -249,7 +270,8 @@ class SourceOptions:
     low_latency: bool = option(
         "lowLatency",
         kinds.flag,
-        "read micro-batches on the driver: for few messages that must be there soon",
+        "read micro-batches on the driver: for few messages that must be there soon; "
+        "without a limit a batch has 10,000 messages at most",
         default=False,
     )
 
@@ -259,6 +281,7 @@ class SinkOptions:
     """Where rows are published, and what happens to those that come twice."""
 
     connection: ConnectionOptions
+    has_async_progress: bool = False  # Spark's option: batches may be cut otherwise
     stream: str | None = option(
         "stream", kinds.stream, "the stream that has to store the rows; else any"
     )
@@ -286,7 +309,7 @@ class SinkOptions:
         kinds.count,
         "rows of a task that may wait for their acknowledgement; raise it where that "
         "takes 10 ms or more",
-        default=512,
+        default=1000,
     )
     on_error: str = option(
         "onError",
@@ -316,6 +339,8 @@ def _known_names() -> dict[str, str]:
 
 
 KNOWN = _known_names()
+# The options that nobody may see.
+SECRETS = tuple(row.name for row in table(ConnectionOptions) if row.is_secret)
 
 
 def source_options(given: Mapping[str, str]) -> SourceOptions:
@@ -339,12 +364,42 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
     """The options of a sink; OptionError names the first that is wrong."""
-    return _read(SinkOptions, given, connection=_connection_options(given))
+    values = {name.lower(): str(value) for name, value in given.items()}
+    is_async = values.get("asyncprogresstrackingenabled", "").strip().lower() == "true"
+    options = _read(
+        SinkOptions,
+        given,
+        connection=_connection_options(given),
+        has_async_progress=is_async,
+    )
+    if is_async and options.exactly_once == "ledger":
+        raise OptionError(
+            "exactlyOnce",
+            "a ledger counts batches, which asyncProgressTrackingEnabled makes others "
+            "after a restart: rows would be lost",
+        )
+    return options
+
+
+def as_here(given: Mapping[str, str]) -> dict[str, str]:
+    """The same options for other machines: what only this one knows is filled in.
+
+    That is its NATS_URL, and the file of a context. OptionError if that is of no use.
+    """
+    found = {name: value for name, value in given.items() if name.lower() != "context"}
+    names = {name.lower() for name in found}
+    for name, value in given.items():
+        if name.lower() == "context":
+            from_file = read_context(str(value)).items()
+            found |= {key: text for key, text in from_file if key.lower() not in names}
+    if "servers" not in {name.lower() for name in found}:
+        found["servers"] = os.environ.get("NATS_URL") or DEFAULT_URL
+    return found
 
 
 def _connection_options(given: Mapping[str, str]) -> ConnectionOptions:
     _refuse_unknown(given)
-    options = _read(ConnectionOptions, given)
+    options = _read(ConnectionOptions, as_here(given))
     if (options.tls_cert is None) != (options.tls_key is None):
         missing = "tlsKey" if options.tls_key is None else "tlsCert"
         raise OptionError(missing, "tlsCert and tlsKey belong together")
@@ -361,10 +416,6 @@ def _connection_options(given: Mapping[str, str]) -> ConnectionOptions:
         raise OptionError(others[0], f"give it or {first}, not both")
     if options.domain is not None and options.api_prefix is not None:
         raise OptionError("apiPrefix", "give it or domain, not both")
-    if not options.servers:
-        # The driver's environment counts: executors may have another one.
-        url = os.environ.get("NATS_URL") or DEFAULT_URL
-        return dataclasses.replace(options, servers=kinds.servers(url))
     return options
 
 
@@ -374,9 +425,9 @@ def _refuse_unknown(given: Mapping[str, str]) -> None:
         # Names with dots are settings of Spark, which ends up here in some catalogs.
         if key in KNOWN or key in SPARKS_OWN or "." in key or key.startswith("_"):
             continue
-        near = difflib.get_close_matches(key, KNOWN, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(key, KNOWN, n=1, cutoff=0.6)
         hint = f"did you mean {KNOWN[near[0]]}?" if near else "see the table of options"
-        raise OptionError(name, f"there is no such option; {hint}")
+        raise OptionError(name, f"there is no such option; {REFUSED.get(key, hint)}")
 
 
 def _read(part: type[_Table], given: Mapping[str, str], **others: Any) -> _Table:

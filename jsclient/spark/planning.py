@@ -6,9 +6,8 @@ is in the offsets, so that the same batch is planned alike after a crash.
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import monotonic
@@ -19,10 +18,18 @@ from pyspark.sql.datasource import InputPartition
 from . import connecting, freeing
 from .columns import check_schema
 from .errors import OptionError
-from .offsets import Bounds, Offset, read_offset, split
-from .options import SourceOptions, source_options
+from .offsets import Bounds, Offset, read_offset, split, tell_loss
+from .options import SourceOptions, as_here, source_options
 from .reading import read_range
-from .stream import bounds_of, caught_up, certain, find_stream, matching, place_of_time
+from .stream import (
+    bounds_of,
+    caught_up,
+    certain,
+    count_of,
+    find_stream,
+    next_of,
+    place_of_time,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Progress", "Range", "Source"]
 
-logger = logging.getLogger("jsclient")
+# A limited batch of a filter need not be fuller than that: each try is a request.
+FULL = 0.9
 
 
 @dataclass
@@ -47,14 +55,19 @@ class Source:
     """What all readers share: the options, checked when they are first needed."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        self._given = dict(given)
+        # Readers are made on the driver and pickled for the executors.
+        try:
+            self._given = as_here(given)
+        except OptionError:
+            self._given = dict(given)  # told when they are needed
         self.schema = schema
 
     @cached_property
     def options(self) -> SourceOptions:
         """The checked options."""
-        check_schema(self.schema)
-        return source_options(self._given)
+        options = source_options(self._given)
+        check_schema(self.schema, options.columns)
+        return options
 
     def stream(self) -> Stream:
         """The stream, as it is now."""
@@ -127,7 +140,8 @@ class Source:
 class Progress:
     """What the driver of a streaming query knows between two triggers."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, *, most: int | None = None) -> None:
+        """Limits batches to `most` sequences where the options say nothing else."""
         self.source = source
         self.target: int | None = None  # of AvailableNow
         self.latest: Bounds | None = None  # as last seen
@@ -135,6 +149,8 @@ class Progress:
         self._barren: Offset | None = None  # none of our subjects before this
         self._batch_at = monotonic()  # when there last was something to read
         self._is_prepared = False
+        self._is_new = True  # no batch was planned so far
+        self._usual_most = most
 
     def look(self, known: Offset | None = None) -> Stream:
         """The stream as it is now, when it is known to have reached an offset."""
@@ -194,9 +210,7 @@ class Progress:
         loss = bounds.loss(self._passed(start))
         if loss is None:
             return start
-        if self.source.options.fail_on_data_loss:
-            raise loss
-        logger.warning("%s", loss)
+        tell_loss(loss, is_fatal=self.source.options.fail_on_data_loss)
         return bounds.resumed(start)
 
     def _passed(self, start: Offset) -> Offset:
@@ -213,48 +227,66 @@ class Progress:
         bounds = bounds_of(stream.cached_info)
         begin = self.checked(start, bounds)
         self._prepare(stream, begin.next)
+        self._free_at_start(start)
         limit = bounds.next
         if self.target is not None and begin is start:
             limit = min(limit, self.target)
         if begin.next >= limit:
             return start if begin is start else begin.moved(begin.next, 1)
-        count = limit - begin.next
-        scale = 1.0  # sequences for each message that is read
         if options.subject:
-            counts = is_limited and self._has_limits
             place = self._passed(begin).next
-            found, total = self._matching(stream, place, limit, counted=counts)
+            found = None if place >= limit else self._next(stream, place, limit)
             if found is None or found >= limit:
-                self._barren = Offset(begin.stream, begin.created, max(place, limit))
-                return start
+                place = max(place, limit)
+                barren = Offset(begin.stream, begin.created, place, origin=place)
+                self._barren = barren
+                # An empty batch notes it, where a restart could not find out any more.
+                is_noted = begin is not start or _is_old(begin.next, bounds)
+                return barren.moved(place, 1) if is_noted else start
             # What the filter passes over does not belong to the batch.
             begin = Offset(begin.stream, begin.created, found, origin=found)
-            count = limit - found
-            if total:
-                count = total
-                scale = max(1.0, (bounds.next - found) / total)
         if is_limited:
+            count, limit = self._limited(stream, begin.next, limit)
             if self._is_too_few(count):
                 return start
-            most = self._most(stream)
-            if most is not None:
-                limit = min(limit, begin.next + max(1, math.ceil(most * scale)))
         self._batch_at = monotonic()
         return begin.moved(limit, self.source.parts(limit - begin.next))
 
-    def _matching(
-        self, stream: Stream, start: int, end: int, *, counted: bool
-    ) -> tuple[int | None, int | None]:
-        """The next message of our subjects, if it is before `end`, and how many."""
+    def _free_at_start(self, start: Offset) -> None:
+        """Frees what the last run of the query has done and could not free any more.
+
+        Nothing was planned so far, so the offset is that of a batch that is done.
+        """
+        if self._is_new and not start.is_initial:
+            freeing.free(self.source.options, start)
+        self._is_new = False
+
+    def _next(self, stream: Stream, start: int, end: int) -> int | None:
+        """The next message of our subjects; there may be none before `end`."""
         options = self.source.options
         timeout = options.connection.request_timeout
         subjects = options.subject or ()
+        return certain(stream, end, timeout, lambda: next_of(stream, subjects, start))
 
-        def ask() -> tuple[int | None, int | None] | None:
-            found = matching(stream, subjects, start, counted=counted)
-            return None if found[0] is None else found
+    def _limited(self, stream: Stream, start: int, end: int) -> tuple[int, int]:
+        """How many messages there are, about, and where the batch has to end."""
+        subjects, most = self.source.options.subject, self._most(stream)
+        total = None
+        if subjects and self._has_limits:
+            total = count_of(stream, subjects, start)
+        if total is None:
+            count = end - start
+            return count, end if most is None else min(end, start + most)
+        if most is None or total <= most:
+            return total, end
 
-        return certain(stream, end, timeout, ask) or (None, 0)
+        def count_before(place: int) -> int:
+            # In this order it is rather too many: more messages may come meanwhile.
+            after = count_of(stream, subjects or (), place) or 0
+            return (count_of(stream, subjects or (), start) or 0) - after
+
+        high = bounds_of(stream.cached_info).next
+        return total, min(end, farthest(count_before, start, high, total, most))
 
     @property
     def _has_limits(self) -> bool:
@@ -279,13 +311,14 @@ class Progress:
             limits.append(
                 max(1, options.max_bytes * state.messages // max(state.bytes, 1))
             )
-        return min(limits, default=None)
+        return min(limits, default=self._usual_most)
 
     def ranges(self, start: Offset, end: Offset) -> list[Range]:
         """The partitions of a batch: the same for the same two offsets."""
         if start == end:
             # Spark before 4.2 tells where a query is by asking for nothing from there.
             return self.source.ranges(end, end.next, 1)
+        self._is_new = False
         if self.latest is None or self.latest.next < end.next:
             # A batch is done again after a crash: nobody has looked so far.
             stream = self.look(end)
@@ -294,16 +327,15 @@ class Progress:
         if end.origin is None and start.created != end.created:
             # Only after `newest`: who knows the start has compared the two before.
             loss = Bounds(end.stream, end.created, 1, end.next).loss(start)
-            if loss is not None and self.source.options.fail_on_data_loss:
-                raise loss
+            if loss is not None:
+                tell_loss(loss, is_fatal=self.source.options.fail_on_data_loss)
             begin = replace(end, next=1)
         if end.next <= begin.next:
             return self.source.ranges(begin, begin.next, 1)
         bounds = self.latest
         assert bounds is not None
         if (loss := bounds.loss(begin, end.next)) is not None:
-            if self.source.options.fail_on_data_loss:
-                raise loss
+            tell_loss(loss, is_fatal=self.source.options.fail_on_data_loss)
             place = bounds.resumed(begin).next
             is_other = bounds.created != end.created
             begin = replace(begin, next=end.next if is_other else min(place, end.next))
@@ -313,3 +345,31 @@ class Progress:
     def commit(self, raw: Mapping[str, Any]) -> None:
         """What is before an offset was processed."""
         freeing.free(self.source.options, self.given(raw))
+
+
+def _is_old(place: int, bounds: Bounds) -> bool:
+    """Whether a stream that forgets its first messages may soon come to that place."""
+    return bounds.first > 1 and place - bounds.first < (bounds.next - place)
+
+
+def farthest(
+    count_before: Callable[[int], int], start: int, end: int, total: int, most: int
+) -> int:
+    """Where a batch ends that has `most` messages, or not much less than that.
+
+    The message at `start` is one of them; `total` of them, too many, are before `end`.
+    """
+    low, few = start + 1, 1
+    high, many = end, total
+    is_even = False
+    while high - low > 1 and few < FULL * most:
+        # Where it would be if they were spread evenly; if not, halving is sure.
+        is_even = not is_even
+        share = (most - few) / (many - few) if is_even else 0.5
+        place = min(max(low + 1, low + round((high - low) * share)), high - 1)
+        count = count_before(place)
+        if count <= most:
+            low, few = place, max(few, count)
+        else:
+            high, many = place, count
+    return low

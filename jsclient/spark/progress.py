@@ -18,8 +18,8 @@ def lag(query: StreamingQuery) -> int | None:
     """How many messages the streams had that the query's last batch did not reach.
 
     They are counted by sequences, so messages that were deleted or that the filter
-    passes over count too. None before the first batch, without a stream, and before
-    Spark 4.2, which does not tell where a stream ends.
+    passes over count too. None before the first batch, without a stream, with
+    `lowLatency`, and before Spark 4.2: there Spark does not ask where a stream ends.
     """
     progress = query.lastProgress
     return None if progress is None else lag_of(progress)

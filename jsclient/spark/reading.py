@@ -25,7 +25,7 @@ import jsclient
 
 from . import connecting
 from .errors import OptionError
-from .offsets import Bounds, Offset
+from .offsets import Bounds, Offset, tell_loss
 from .rows import Rows
 from .stream import bounds_of, caught_up, certain, filters, find_stream
 
@@ -85,11 +85,12 @@ class RangeReader:
         self._end = end
         self._hole: int | None = None  # that nobody has looked at yet
         self._look_at = 0.0
+        self._is_told = False  # of a loss that nobody minds
         self._stream = self._found()
         now = bounds_of(
             caught_up(self._stream, end, self._timeout, info=self._stream.cached_info)
         )
-        self._refuse_loss(now, self.position)
+        self._check_loss(now, self.position)
         self._end = min(end, now.next)  # less only if nobody minds the loss
         subjects = options.subject or ()
         self._subjects = subjects or (">",)
@@ -256,17 +257,18 @@ class RangeReader:
 
     def _look_at_hole(self) -> None:
         """Holes are no loss, unless they came while we were reading."""
-        if self._hole is not None and self._options.fail_on_data_loss:
+        if self._hole is not None and not self._is_told:
             now = caught_up(self._stream, self._end, self._timeout)
-            self._refuse_loss(bounds_of(now), self._hole)
+            self._check_loss(bounds_of(now), self._hole)
         self._hole = None
 
-    def _refuse_loss(self, bounds: Bounds, start: int) -> None:
-        """Raises if messages of the range from there on are gone by now."""
+    def _check_loss(self, bounds: Bounds, start: int) -> None:
+        """Raises, or warns once, if messages from there on are gone by now."""
         here = Offset(self._offset.stream, self._offset.created, start)
         loss = bounds.loss(here, self._end)
-        if loss is not None and self._options.fail_on_data_loss:
-            raise loss
+        if loss is not None:
+            tell_loss(loss, is_fatal=self._options.fail_on_data_loss)
+            self._is_told = True
 
     def _missed(self, subjects: Sequence[str]) -> jsclient.StoredMessage | None:
         """The next message of the range, if there is one, as the leader knows it."""

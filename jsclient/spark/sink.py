@@ -85,6 +85,12 @@ def batch_writer(
         raise OptionError(
             "mode", "overwrite is not for streams: use append, or purge the stream"
         )
+    if options.exactly_once == "ledger" and options.ledger is None:
+        # Two writes of one foreachBatch would have the same entry: the second would
+        # find its batch to be whole.
+        raise OptionError(
+            "ledger", "a batch needs it: a name for each write of a foreachBatch"
+        )
     return BatchWriter(_planned(options, schema))
 
 
@@ -163,6 +169,13 @@ def _check_columns(options: SinkOptions, schema: StructType) -> None:
         raise OptionError("subject", "give it, or a column 'subject'")
     if options.dedup == "column" and "msg_id" not in names:
         raise OptionError("dedup", "there is no column 'msg_id'")
+    is_by_batch = options.dedup == "content" and "msg_id" not in names
+    if is_by_batch and options.has_async_progress:
+        raise OptionError(
+            "dedup",
+            "with asyncProgressTrackingEnabled batches are others after a restart, so "
+            "ids must not depend on them: give a column 'msg_id', or none",
+        )
     if options.dedup == "none" and "msg_id" in names:
         raise OptionError("dedup", "none would ignore the column 'msg_id': drop it")
 
@@ -221,57 +234,46 @@ class BatchWriter(DataSourceArrowWriter):
         _tell_of_abort(messages)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
-    """Publishes micro-batches; Spark makes a new one for each, and for each commit."""
+class _MicroBatches:
+    """What all writers of micro-batches do; Spark makes new ones for each of them."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+
+    def commit(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803 - Spark's name
+    ) -> None:
+        """All tasks of the batch have ended well."""
+        _commit(self.plan.options, messages)
+
+    def abort(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803 - Spark's name
+    ) -> None:
+        """The batch is run again, or the query ends; ids keep its rows single."""
+
+
+class StreamWriter(_MicroBatches, DataSourceStreamArrowWriter):
+    """Publishes micro-batches."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Publishes what one task has."""
         return _write(self.plan, iterator, job=None)
 
-    def commit(
-        self,
-        messages: Sequence[WriterCommitMessage | None],
-        batchId: int,  # noqa: N803 - Spark's name
-    ) -> None:
-        """All tasks of the batch have ended well."""
-        _commit(self.plan.options, messages)
 
-    def abort(
-        self,
-        messages: Sequence[WriterCommitMessage | None],
-        batchId: int,  # noqa: N803 - Spark's name
-    ) -> None:
-        """The batch is run again, or the query ends; ids keep its rows single."""
-
-
-class RowStreamWriter(DataSourceStreamWriter):
+class RowStreamWriter(_MicroBatches, DataSourceStreamWriter):
     """Publishes micro-batches of a Spark that gives rows one by one."""
 
     def __init__(self, plan: Plan, schema: StructType) -> None:
-        self.plan = plan
+        super().__init__(plan)
         self.schema = schema
 
     def write(self, iterator: Iterator[Row]) -> Written:
         """Publishes what one task has."""
         return _write(self.plan, _arrow_batches(iterator, self.schema), job=None)
-
-    def commit(
-        self,
-        messages: Sequence[WriterCommitMessage | None],
-        batchId: int,  # noqa: N803 - Spark's name
-    ) -> None:
-        """All tasks of the batch have ended well."""
-        _commit(self.plan.options, messages)
-
-    def abort(
-        self,
-        messages: Sequence[WriterCommitMessage | None],
-        batchId: int,  # noqa: N803 - Spark's name
-    ) -> None:
-        """The batch is run again, or the query ends; ids keep its rows single."""
 
 
 def _arrow_batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
@@ -301,7 +303,13 @@ def _write(
             raise OptionError("exactlyOnce", "a ledger is for streaming queries")
         stream = find_stream(js, options.stream)
         ledger = Ledger(js, options.ledger or DEFAULT_BUCKET, query, stream)
-        memory = Memory(ledger, stream, batch, "" if plan.has_ids else prefix)
+        memory = Memory(
+            ledger,
+            stream,
+            batch,
+            "" if plan.has_ids else prefix,
+            timeout=PATIENCE * options.connection.request_timeout,
+        )
         if memory.is_whole:
             for _ in batches:  # Spark wants them to be taken
                 pass
@@ -368,6 +376,13 @@ def _commit(
 ) -> None:
     """Notes in the ledger, if there is one, that the batch is whole."""
     written = [one for one in messages if isinstance(one, Written)]
+    refused = sum(one.refused for one in written)
+    if refused:
+        logger.warning(
+            "%d rows of the batch were refused and skipped; the logs of the tasks have "
+            "the reasons",
+            refused,
+        )
     name = options.stream
     if options.exactly_once != "ledger" or name is None or not written:
         return

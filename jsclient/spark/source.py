@@ -20,11 +20,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from . import connecting
-from .columns import COLUMNS
+from .columns import chosen
 from .errors import OptionError
-from .offsets import Offset
+from .offsets import Offset, tell_loss
 from .options import source_options
 from .planning import Progress, Range, Source
+from .reading import SMALL
 from .stream import bounds_of, place_of_time
 
 if TYPE_CHECKING:
@@ -48,9 +49,8 @@ __all__ = ["BatchReader", "LowLatencyReader", "StreamReader", "schema"]
 
 
 def schema(options: Mapping[str, str]) -> StructType:
-    """Every column that a stream has; refuses options that are wrong."""
-    source_options(options)
-    return COLUMNS
+    """The columns that a stream has, or that are wanted; refuses wrong options."""
+    return chosen(source_options(options).columns)
 
 
 class BatchReader(DataSourceReader):
@@ -73,11 +73,11 @@ class BatchReader(DataSourceReader):
             end = bounds.next if place is None else min(place, bounds.next)
         else:
             end = source.place(options.ending_offsets, stream, "endingOffsets")
+        self._refuse_reversed(start.next, end)
         bounds = bounds_of(stream.cached_info)
         loss = bounds.loss(start, end)
         if loss is not None:
-            if options.fail_on_data_loss:
-                raise loss
+            tell_loss(loss, is_fatal=options.fail_on_data_loss)
             start = bounds.resumed(start)
         return source.ranges(start, end, source.parts(end - start.next))
 
@@ -85,6 +85,20 @@ class BatchReader(DataSourceReader):
         """The rows of one range, on an executor."""
         assert isinstance(partition, Range)
         return self._source.read_range(partition)
+
+    def _refuse_reversed(self, start: int, end: int) -> None:
+        """Refuses an end before the start, if the options say both."""
+        options = self._source.options
+        is_from_there = options.starting_offsets or options.starting_timestamp
+        if end < start and is_from_there:
+            for name, value in (
+                ("endingOffsets", options.ending_offsets),
+                ("endingTimestamp", options.ending_timestamp),
+            ):
+                if value is not None:
+                    raise OptionError(
+                        name, f"it means {end}, which is before the start at {start}"
+                    )
 
 
 class StreamReader(DataSourceStreamReader, *_ADMISSION):  # type: ignore[misc]
@@ -172,10 +186,15 @@ class LowLatencyReader(SimpleDataSourceStreamReader, *_ADMISSION):  # type: igno
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._source = Source(given, schema)
-        self._progress = Progress(self._source)
+        self._progress = self._new_progress()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_progress": Progress(self._source)}
+        return {**self.__dict__, "_progress": self._new_progress()}
+
+    def _new_progress(self) -> Progress:
+        # A batch is in this process's memory, whatever waits in the stream. Before 4.2
+        # the first one is all that an AvailableNow reads.
+        return Progress(self._source, most=SMALL if _ADMISSION else None)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a new query begins."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from time import monotonic, sleep
@@ -20,9 +21,10 @@ __all__ = [
     "bounds_of",
     "caught_up",
     "certain",
+    "count_of",
     "filters",
     "find_stream",
-    "matching",
+    "next_of",
     "place_of_time",
 ]
 
@@ -30,6 +32,7 @@ __all__ = [
 _T = TypeVar("_T")
 
 PAUSE = 0.05  # between two looks at a leader that is behind
+COUNTED_FOR = 5.0  # how long a consumer that only counts outlives its maker
 
 
 def find_stream(js: JetStream, name: str) -> Stream:
@@ -118,39 +121,49 @@ def filters(subjects: Sequence[str] | None) -> dict[str, Any]:
     return {"filter_subjects": list(subjects)} if subjects else {}
 
 
-def matching(
-    stream: Stream, subjects: Sequence[str], start: int, *, counted: bool
-) -> tuple[int | None, int | None]:
-    """The next sequence of some subjects, None if there is none, and perhaps how many.
-
-    The number of messages from there on is None if the server cannot tell it.
-    """
-    first: int | None = None
-    total: int | None = 0
+def next_of(stream: Stream, subjects: Sequence[str], start: int) -> int | None:
+    """The next sequence of some subjects, as the leader knows it, None without one."""
+    found = []
     for subject in subjects:
-        seq, count = _next(stream, subject, start, counted=counted)
-        if seq is not None:
-            first = seq if first is None else min(first, seq)
-            total = None if total is None or count is None else total + count
-    return first, total
+        with contextlib.suppress(jsclient.MessageNotFoundError):
+            msg = stream.get_msg(start, next_for=subject, from_leader=True)
+            found.append(msg.seq)
+    return min(found, default=None)
 
 
-def _next(
-    stream: Stream, subject: str, start: int, *, counted: bool
-) -> tuple[int | None, int | None]:
-    if counted and stream.cached_info.config.allow_direct:
-        try:
-            batch = stream.get_batch(start, next_for=subject, max_messages=1)
-        except (jsclient.UnsupportedByServerError, jsclient.NoRespondersError):
-            pass
-        else:
-            if len(batch):
-                return batch.stream_seqs[0], 1 + (batch.num_pending or 0)
-            # Or only that replica has none: the leader knows.
+def count_of(stream: Stream, subjects: Sequence[str], start: int) -> int | None:
+    """How many messages of some subjects there are from a sequence on.
+
+    None if the server cannot tell: a work queue without direct gets.
+    """
+    config = stream.cached_info.config
+    if config.allow_direct:
+        with contextlib.suppress(
+            jsclient.UnsupportedByServerError, jsclient.NoRespondersError
+        ):
+            found = [
+                stream.get_batch(start, next_for=subject, max_messages=1)
+                for subject in subjects
+            ]
+            return sum(len(one) + (one.num_pending or 0) for one in found)
+    if config.retention == "workqueue":
+        return None
     try:
-        return stream.get_msg(start, next_for=subject, from_leader=True).seq, None
-    except jsclient.MessageNotFoundError:
-        return None, 0
+        consumer = stream.create_consumer(
+            deliver_policy="by_start_sequence",
+            opt_start_seq=start,
+            ack_policy="none",
+            inactive_threshold=COUNTED_FOR,
+            mem_storage=True,
+            num_replicas=1,
+            **filters(subjects),
+        )
+    except (jsclient.JetStreamError, jsclient.PermissionsViolationError):
+        return None
+    # If the server cannot be told, it forgets the consumer by itself.
+    with contextlib.suppress(jsclient.Error):
+        consumer.delete()
+    return consumer.cached_info.num_pending
 
 
 def place_of_time(stream: Stream, moment: datetime) -> int | None:
@@ -159,13 +172,24 @@ def place_of_time(stream: Stream, moment: datetime) -> int | None:
         return stream.get_msg(start_time=moment, from_leader=True).seq
     except jsclient.MessageNotFoundError:
         return None
-    except jsclient.UnsupportedByServerError:
-        pass
-    consumer = stream.create_consumer(
-        deliver_policy="by_start_time", opt_start_time=moment, ack_policy="none"
-    )
-    try:
-        info = consumer.cached_info
-        return info.delivered.stream_seq + 1 if info.num_pending else None
-    finally:
-        consumer.delete()
+    except jsclient.UnsupportedByServerError:  # before 2.11
+        return search_time(stream, moment)
+
+
+def search_time(stream: Stream, moment: datetime) -> int | None:
+    """The same, by messages in the middle of what is left: all kinds of streams do."""
+    bounds = bounds_of(stream.info())
+    low, high = bounds.first, bounds.next  # no message from `high` on is older
+    found = None
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            msg = stream.get_msg(middle, next_for=">", from_leader=True)
+        except jsclient.MessageNotFoundError:
+            high = middle
+            continue
+        if msg.timestamp is None or msg.timestamp < moment:
+            low = msg.seq + 1
+        else:
+            found, high = msg.seq, middle
+    return found

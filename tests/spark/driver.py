@@ -1,7 +1,8 @@
 """A driver of its own, for tests that kill it or look into its logs.
 
 python -m tests.spark.driver CONF FOLDER OPTIONS...: for each OPTIONS, reads what is
-there of a stream into files below the folder. CONF and OPTIONS are JSON.
+there of a stream into files below the folder, or into another stream if their entry
+`sink` has the options of that. CONF and OPTIONS are JSON.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ def main(conf: str, folder: str, *queries: str) -> int:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     failed = 0
-    for options in queries:
-        reader = spark.readStream.format("jetstream").options(**json.loads(options))
+    for text in queries:
+        options = json.loads(text)
+        sink = options.pop("sink", None)
+        reader = spark.readStream.format("jetstream").options(**options)
         try:
-            run(reader.load(), folder)
+            run(reader.load(), folder, sink)
         except PySparkException:
             traceback.print_exc()
             failed += 1
@@ -34,13 +37,17 @@ def main(conf: str, folder: str, *queries: str) -> int:
     return failed
 
 
-def run(frame: DataFrame, folder: str) -> None:
+def run(frame: DataFrame, folder: str, sink: dict[str, str] | None) -> None:
     """One query, with all that Spark says of it."""
     frame.explain(True)
+    if sink is None:
+        writer = frame.writeStream.option("path", f"{folder}/out")
+    else:  # which has a subject of its own
+        writer = frame.select("data").writeStream.format("jetstream").options(**sink)
     query = (
-        frame.writeStream.option("checkpointLocation", f"{folder}/checkpoint")
+        writer.option("checkpointLocation", f"{folder}/checkpoint")
         .trigger(availableNow=True)
-        .start(f"{folder}/out")
+        .start()
     )
     query.awaitTermination()
     query.explain(True)

@@ -42,13 +42,31 @@ def cluster(
         yield running
 
 
+def executors_below(parent: int) -> list[int]:
+    """The executors among the descendants of a process."""
+    command = ["ps", "-axww", "-o", "pid=,ppid=,command="]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    known = {
+        int(pid): (int(above), words)
+        for pid, above, words in (
+            line.split(maxsplit=2) for line in answer.stdout.splitlines()
+        )
+    }
+
+    def is_below(pid: int) -> bool:
+        while pid in known and pid != parent:
+            pid = known[pid][0]
+        return pid == parent
+
+    name = "CoarseGrainedExecutorBackend"
+    return [p for p, (_, words) in known.items() if name in words and is_below(p)]
+
+
 def test_an_executor_that_is_killed_costs_no_order_and_doubles_none(
-    cluster: standalone.StandaloneCluster,
-    js: JetStream,
-    jetstream_server: Server,
-    spark_environment: dict[str, str],
+    js: JetStream, jetstream_server: Server, spark_environment: dict[str, str]
 ) -> None:
-    size = ["--orders", str(ORDERS), "--master", cluster.url]
+    # The example starts a cluster of its own.
+    size = ["--orders", str(ORDERS)]
     with (
         jsclient.connect(jetstream_server.url) as nc,
         nc.subscribe("news.*") as news,
@@ -62,11 +80,12 @@ def test_an_executor_that_is_killed_costs_no_order_and_doubles_none(
     ):
         for _ in range(100):  # the first batch is in the middle
             news.next(timeout=120.0)
-        before = cluster.executor_pids()
+        before = executors_below(process.pid)
         os.kill(before[0], signal.SIGKILL)
         said, errors = process.communicate(timeout=120.0)
     assert len(before) == 2
     assert process.returncode == 0, errors
+    assert "a master and two workers" in said
     assert f"files: {ORDERS:,} orders" in said
     assert said.endswith("all there, each once\n")
 
@@ -137,6 +156,58 @@ def test_an_executor_that_is_killed_while_it_publishes_doubles_no_row(
     assert stream.info().state.messages == count
     assert sorted(number for number, _ in stored) == list(range(count))
     assert len({msg_id for _, msg_id in stored}) == count
+
+
+@pytest.fixture
+def elsewhere(cluster: standalone.StandaloneCluster) -> Iterator[None]:
+    """A further worker: Spark starts no second attempt on the host of the first."""
+    place = ["--host", "localhost", "--port", "0", "--webui-port", "0"]
+    offer = ["--cores", "1", "--memory", "1g"]
+    work = ["--work-dir", str(cluster.folder / "work-elsewhere")]
+    words = [standalone._WORKER, *place, *offer, *work, cluster.url]
+    with standalone._node("elsewhere", words, cluster.folder) as node:
+        deadline = time.monotonic() + 60.0
+        node.wait_for(r"(Successfully registered) with master", deadline)
+        yield
+
+
+def test_a_speculative_task_doubles_no_row(
+    cluster: standalone.StandaloneCluster,
+    elsewhere: None,
+    js: JetStream,
+    jetstream_server: Server,
+    spark_environment: dict[str, str],
+) -> None:
+    count = 80_000
+    stream = js.create_stream(name="OUT", subjects=["out"], storage="memory")
+    url = jetstream_server.url
+    settings = {
+        "spark.scheduler.minRegisteredResourcesRatio": "1",
+        "spark.speculation": "true",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.multiplier": "1.1",
+    }
+    words = [f"--conf={name}={value}" for name, value in settings.items()]
+    published: Counter[int] = Counter()
+    with (
+        jsclient.connect(url) as nc,
+        nc.subscribe("out") as rows,
+        submitted(
+            cluster, spark_environment, *words, str(JOB), "twice", url, str(count)
+        ) as process,
+    ):
+        _, errors = process.communicate(timeout=120.0)
+        nc.flush()
+        with suppress(TimeoutError):
+            while True:
+                published[int(rows.next(timeout=0.0).data)] += 1
+    assert process.returncode == 0, errors[-5000:]
+    assert max(published.values()) > 1, "no task was started a second time"
+    with stream.ordered_consumer().messages(
+        stop_after=stream.info().state.messages
+    ) as messages:
+        stored = sorted(int(msg.data) for msg in messages)
+    assert stored == list(range(count))
 
 
 def ids_of(msg: jsclient.Msg) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parent
+CONNECT_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 MESSAGES = 1000
 
 
@@ -97,18 +99,30 @@ def remote(
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
     }
+    folder = tmp_path_factory.mktemp("connect")
+    # As the guide says, only that it stays in the foreground and leaves nothing behind.
+    places = {
+        "SPARK_NO_DAEMONIZE": "1",
+        "SPARK_LOG_DIR": str(folder),
+        "SPARK_PID_DIR": str(folder),
+    }
+    script = home / "sbin" / "start-connect-server.sh"
+    program, what = [str(script)], []
+    if not script.exists():  # before 4.3
+        program = [str(home / "bin" / "spark-submit"), "--class", CONNECT_SERVER]
+        what = ["spark-internal"]
     with subprocess.Popen(
         [
-            *(str(home / "bin" / "spark-submit"), "--master", "local[2]"),
+            *(*program, "--master", "local[2]"),
             *(f"--conf={name}={value}" for name, value in settings.items()),
-            *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
-            "spark-internal",
+            *what,
         ],
-        env={**os.environ, **spark_environment, "SPARK_HOME": str(home)},
-        cwd=tmp_path_factory.mktemp("connect"),
+        env={**os.environ, **spark_environment, **places},
+        cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
     ) as server:
         assert server.stdout is not None
         said = []
@@ -122,7 +136,7 @@ def remote(
         drain = threading.Thread(target=server.stdout.read)
         drain.start()
         yield f"sc://127.0.0.1:{port}"
-        server.terminate()
+        os.killpg(server.pid, signal.SIGTERM)  # with what the script has started
         drain.join()
 
 

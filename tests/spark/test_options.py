@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from jsclient.spark.options import (
     ConnectionOptions,
     SinkOptions,
     SourceOptions,
+    as_here,
     sink_options,
     source_options,
     table,
@@ -48,11 +51,113 @@ def test_an_alias_is_the_option_itself() -> None:
         ("starting_offsets", "startingOffsets"),
         ("credentials", "creds"),
         ("dedupe", "dedup"),
+        ("contexts", "context"),
     ],
 )
 def test_an_unknown_option_is_refused_with_the_nearest(name: str, nearest: str) -> None:
     with pytest.raises(OptionError, match=rf"{name}.*did you mean {nearest}\?"):
         source_options({"stream": "S", name: "1"})
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("pushdown", "wrong results"),
+        ("retries", "requestTimeout"),
+        ("secretProvider", "see the table of options"),
+    ],
+)
+def test_what_others_have_and_we_do_not_is_refused_with_the_reason(
+    name: str, says: str
+) -> None:
+    with pytest.raises(OptionError, match=rf"option {name}: there is no.*{says}"):
+        source_options({"stream": "S", name: "x"})
+
+
+# What only the driver knows -----------------------------------------------------------
+
+
+def test_the_drivers_servers_go_with_the_options(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NATS_URL", "nats://driver:1")
+    assert as_here({"stream": "S"})["servers"] == "nats://driver:1"
+    given = {"stream": "S", "SERVERS": "nats://given:1"}
+    assert as_here(given) == given
+    monkeypatch.delenv("NATS_URL")
+    assert source_options(as_here({"stream": "S"})).connection.servers == (
+        "nats://127.0.0.1:4222",
+    )
+
+
+def saved(folder: Path, **fields: object) -> str:
+    """A context as the command writes it: most fields are empty."""
+    path = folder / "nats" / "context" / "work.json"
+    path.parent.mkdir(parents=True)
+    empty = {"description": "for work", "token": "", "nsc": "", "tls_first": False}
+    path.write_text(json.dumps({**empty, **fields}))
+    return str(path)
+
+
+def test_a_context_says_where_servers_are_and_who_we_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NATS_URL", "nats://elsewhere:1")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    path = saved(
+        tmp_path,
+        url="nats://a:1,nats://b:2",
+        creds="~/work.creds",
+        ca="/ca.pem",
+        jetstream_domain="hub",
+        inbox_prefix="_ME",
+        tls_first=True,
+    )
+    for context in ("work", path):
+        found = source_options({"stream": "S", "context": context}).connection
+        assert found.servers == ("nats://a:1", "nats://b:2")
+        assert found.creds == str(Path.home() / "work.creds")
+        assert (found.tls_ca, found.domain, found.tls_first) == (
+            "/ca.pem",
+            "hub",
+            True,
+        )
+        assert found.inbox_prefix == "_ME"
+    given = {"stream": "S", "context": "work", "Servers": "nats://c:3"}
+    assert sink_options(given).connection.servers == ("nats://c:3",)
+    # Nothing else is needed on another machine.
+    there = as_here(given)
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    assert source_options(there).connection.domain == "hub"
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"nsc": "nsc://o/a/u"}, "nsc in"),
+        ({"user_jwt": "hidden"}, "user_jwt in"),
+        ({"url": ["hidden"]}, "url in"),
+    ],
+)
+def test_a_context_that_says_what_we_cannot_do_is_refused(
+    tmp_path: Path, fields: dict[str, object], says: str
+) -> None:
+    with pytest.raises(OptionError, match=f"option context: {says}") as caught:
+        source_options({"stream": "S", "context": saved(tmp_path, **fields)})
+    assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [None, "hidden", "[]"])
+def test_a_context_that_is_none_is_refused(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "work.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(OptionError, match=r"option context: .*work\.json") as caught:
+        source_options({"stream": "S", "context": str(path)})
+    assert "hidden" not in str(caught.value)
+
+
+# Values -------------------------------------------------------------------------------
 
 
 def test_what_spark_adds_is_no_unknown_option() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -100,6 +101,55 @@ def test_a_signal_ends_it_after_the_running_batch_and_the_rest_is_done_next_time
         assert main(["pipeline", "run", str(file), "--once"]) == 0
     rows = spark.read.parquet(str(file.parent / "rates")).collect()
     assert sorted(row.sequence for row in rows) == list(range(1, 10_001))
+
+
+SCREEN = """
+[pipeline]
+name = "screen"
+checkpoint = "checkpoints"
+master = "local[2]"
+
+[spark]
+ui.enabled = false
+
+[source.words]
+stream = "WORDS"
+servers = "${NATS_URL}"
+
+[transform.texts]
+sql = "select string(data) as word from words"
+
+[sink.screen]
+from = "texts"
+format = "console"
+"""
+
+
+def test_a_console_sink_prints_the_rows_of_each_batch(
+    js: JetStream,
+    jetstream_server: Server,
+    spark_environment: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    js.create_stream(name="WORDS", subjects=["words"])
+    for word in (b"first", b"second"):
+        js.publish("words", word)
+    file = tmp_path / "screen.toml"
+    file.write_text(SCREEN)
+    here = {"NATS_URL": jetstream_server.url}
+    # The rows are printed by the JVM, which has its output from the command.
+    answer = subprocess.run(
+        [sys.executable, "-m", "jsclient", "pipeline", "run", str(file), "--once"],
+        env={**os.environ, **spark_environment, **here},
+        capture_output=True,
+        text=True,
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert "Batch: 0" in answer.stdout
+    printed = re.findall(r"^\| *(\w+) *\|$", answer.stdout, re.MULTILINE)
+    assert printed == ["word", "first", "second"]
+    told = [json.loads(line) for line in answer.stderr.splitlines() if line[:1] == "{"]
+    assert [(line["query"], line["rows"]) for line in told] == [("screen.screen", 2)]
 
 
 def test_a_file_with_a_mistake_is_told_in_one_line_without_starting_spark(

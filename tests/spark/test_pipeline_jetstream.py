@@ -14,6 +14,7 @@ import jsclient
 from jsclient.__main__ import main
 from jsclient.jetstream import JetStream
 from jsclient.server import Server
+from jsclient.spark.pipeline import run as running
 from jsclient.spark.pipeline.report import Report
 from jsclient.spark.pipeline.run import run
 from jsclient.spark.pipeline.toml import parse
@@ -208,3 +209,23 @@ def test_a_clean_end_frees_the_last_batch_of_a_work_queue_too(
     assert stream.info().state.messages == 0
     assert ids(spark, tmp_path / "lines") == list(range(1, ORDERS + 1))
     assert run_here(text) == []
+
+
+@since_42
+def test_what_a_run_could_not_free_any_more_is_freed_by_the_next(
+    spark: SparkSession,
+    js: JetStream,
+    run_here: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream = js.create_stream(
+        name="ORDERS", subjects=["orders.*"], retention="workqueue", allow_direct=True
+    )
+    publish(js, 1, 100)
+    text = PIPELINE.replace("[source.orders]", '[source.orders]\nconsume = "purge"')
+    with monkeypatch.context() as killed:
+        killed.setattr(running, "_free_last", lambda *given: None)
+        assert [line["rows"] for line in run_here(text)] == [100]
+    assert stream.info().state.messages == 100
+    assert run_here(text) == []
+    assert stream.info().state.messages == 0

@@ -51,37 +51,114 @@ def progress(number: int, *, is_batch: bool = True) -> Any:
     )
 
 
-def test_a_terminal_shows_one_line_that_is_written_over_and_goes_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.setenv("COLUMNS", "200")
-    screen = Terminal()
-    with Report(None, screen) as report:
+    return Terminal()
+
+
+def lines(screen: Terminal) -> list[str]:
+    """What the live line was, one after another."""
+    assert "\n" not in screen.getvalue()
+    before, *found = screen.getvalue().split("\r\x1b[K")
+    assert before == ""
+    return found
+
+
+def test_a_terminal_shows_one_line_that_is_written_over_and_goes_away(
+    screen: Terminal, clock: Clock
+) -> None:
+    with Report(None, screen, name="p", clock=clock) as report:
+        report.say("starting Spark")
         report.done(batch(1))
         report.done(batch(2))
         report.done(batch(0, query="p.out", lag=None))
-    assert screen.getvalue().split("\r\x1b[K") == [
-        "",
+    assert lines(screen) == [
+        "p: starting Spark",
         "p: 5,000 rows, 10,000 rows/s, lag 7, batch 0.50 s",
         "p: 10,000 rows, 10,000 rows/s, lag 7, batch 0.50 s",
         "p: 15,000 rows, 20,000 rows/s, lag 7, batch 0.50 s",
         "",
     ]
-    assert "\n" not in screen.getvalue()
+
+
+def test_the_line_tells_how_long_a_batch_has_been_running(
+    screen: Terminal, clock: Clock
+) -> None:
+    report = Report(None, screen, name="p", clock=clock)
+    clock.now += 20.0  # Spark was starting
+    report.started()
+    report.tick(["p.files"])
+    clock.now += 3.0
+    report.tick(["p.files"])
+    report.done(batch(0))
+    clock.now += 0.5
+    report.tick(["p.files"])
+    clock.now += 60.0
+    report.tick(["p.files"])
+    batch_0 = "p: 5,000 rows, 10,000 rows/s, lag 7, batch 0.50 s"
+    assert lines(screen) == [
+        "p: 0 rows",
+        "p: 0 rows, running 3 s",
+        batch_0,
+        batch_0,
+        f"{batch_0}, running 60 s",
+    ]
+
+
+def test_a_pipeline_that_waits_shows_how_long_and_no_rate(
+    screen: Terminal, clock: Clock
+) -> None:
+    report = Report(None, screen, name="p", clock=clock)
+    clock.now += 2.0
+    report.tick([])
+    report.done(batch(0))
+    clock.now += 0.5  # between two batches it is not waiting yet
+    report.tick([])
+    report.done(batch(0, query="p.out"))
+    clock.now += 2.0
+    report.tick(["p.out"])
+    clock.now += 4.0
+    report.tick([])
+    assert lines(screen) == [
+        "p: 0 rows, waiting 2 s",
+        "p: 5,000 rows, 10,000 rows/s, lag 7, batch 0.50 s",
+        "p: 5,000 rows, 10,000 rows/s, lag 7, batch 0.50 s",
+        "p: 10,000 rows, 20,000 rows/s, lag 7, batch 0.50 s",
+        "p: 10,000 rows, 10,000 rows/s, lag 7, batch 0.50 s, running 2 s",
+        "p: 10,000 rows, lag 7, batch 0.50 s, waiting 6 s",
+    ]
 
 
 def test_a_line_is_no_longer_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     screen = Terminal()
-    with Report(None, screen) as report:
+    with Report(None, screen, name="p") as report:
         report.done(batch(1))
-    assert max(map(len, screen.getvalue().split("\r\x1b[K"))) == 19
+        report.say("writing to a place with a long name")
+    assert [len(line) for line in lines(screen)] == [19, 19, 0]
 
 
 def test_elsewhere_there_is_one_line_of_json_for_each_batch() -> None:
     screen = io.StringIO()
     with Report(None, screen) as report:
+        report.say("starting Spark")
         report.done(batch(1))
+        report.tick(["p.files"])
         report.done(batch(2))
     assert [json.loads(line) for line in screen.getvalue().splitlines()] == [
         {
@@ -126,7 +203,7 @@ def test_what_spark_tells_of_a_batch_is_understood() -> None:
 
 
 def test_batches_that_ended_between_two_looks_are_all_told_once() -> None:
-    query: Any = SimpleNamespace(lastProgress=None, recentProgress=[])
+    query: Any = SimpleNamespace(name="p", lastProgress=None, recentProgress=[])
     watched = _Watched("p", query)
     assert list(watched.news()) == []
     query.lastProgress = progress(0)

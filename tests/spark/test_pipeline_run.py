@@ -14,6 +14,7 @@ from jsclient.spark.pipeline.description import PipelineError
 from jsclient.spark.pipeline.report import Report
 from jsclient.spark.pipeline.run import run, schemas
 from jsclient.spark.pipeline.toml import parse
+from tests.spark.test_pipeline_report import Terminal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,6 +97,24 @@ def test_rows_go_through_sql_to_files_and_each_batch_is_told(
     assert {(row.id % 2, row.region) for row in rows} == {(0, "eu"), (1, "us")}
     # Nothing is left to do.
     assert run_here(FILES) == []
+
+
+@pytest.mark.parametrize("mode", ["stream", "batch"])
+def test_a_terminal_shows_what_goes_on_from_the_start(
+    spark: SparkSession, here: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    text = FILES
+    if mode == "batch":
+        text = FILES.replace('trigger = "available_now"', 'mode = "batch"')
+    screen = Terminal()
+    pipeline = parse(text, folder=here)
+    with Report(None, screen, name=pipeline.name) as report:
+        run(spark, pipeline, report)
+    _, first, *others, last = screen.getvalue().split("\r\x1b[K")
+    assert (first, last) == ("files: starting", "")
+    assert ("files: writing placed" in others) == (mode == "batch")
+    assert any(line.startswith("files: 150 rows, ") for line in others)
 
 
 def test_shared_sinks_read_once_and_a_batch_that_is_done_again_replaces_itself(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +12,15 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.errors import PySparkException
+from pyspark.sql.types import StringType, StructField, StructType
+
 from jsclient.jetstream import JetStream
 from jsclient.server import Server
 from jsclient.spark import OptionError, read, write, write_stream
+from jsclient.spark.options import sink_options
+from jsclient.spark.pipeline.session import DEFAULTS
+from jsclient.spark.sink import Written, batch_writer
 from jsclient.stream import Stream
 from tests.spark.readers import made, since_42
 from tests.spark.row_source import RowSource
@@ -113,6 +121,20 @@ def test_refused_rows_can_be_skipped(
     assert sorted(payloads(sink)) == [1, 2]
 
 
+def test_the_driver_tells_how_many_rows_its_tasks_have_skipped(
+    jetstream_server: Server, sink: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = sink_options({"servers": jetstream_server.url, "stream": "OUT"})
+    columns = StructType([StructField(n, StringType()) for n in ("subject", "data")])
+    writer = batch_writer(options, columns, False)
+    with caplog.at_level(logging.WARNING, "jsclient"):
+        writer.commit([Written(None, 0, 5), None])
+        assert not caplog.messages
+        writer.commit([Written(None, 0, 5, refused=2), Written(None, 0, refused=1)])
+    (message,) = caplog.messages
+    assert message.startswith("3 rows of the batch were refused")
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "problem"),
     [
@@ -135,7 +157,7 @@ def test_refused_rows_can_be_skipped(
         ("'s' AS subject, 'x' AS data", {"mode": "overwrite"}, "overwrite is not for"),
         (
             "'s' AS subject, 'x' AS data",
-            {"exactlyOnce": "ledger", "dedup": "none"},
+            {"exactlyOnce": "ledger", "ledger": "l", "dedup": "none"},
             "needs ids",
         ),
         (
@@ -169,6 +191,7 @@ def test_a_ledger_is_not_for_one_frame(
             numbers(spark, 1),
             "OUT",
             exactlyOnce="ledger",
+            ledger="books",
             servers=jetstream_server.url,
         )
 
@@ -268,7 +291,9 @@ def test_the_ledger_covers_what_the_stream_has_forgotten(
     last = forget_last_commit()
     books = js.stream("KV_books")
     subject = books.get_msg(books.info().state.last_seq).subject
-    js.publish(subject, b'{"batch": %d, "seq": %d}' % (last - 1, 1000 * last))
+    created = sink.info().raw["created"]
+    entry = {"batch": last - 1, "seq": 1000 * last, "created": created}
+    js.publish(subject, json.dumps(entry).encode())
     for seq in range(2001, 3001, 3):
         sink.delete_msg(seq)
     run(exactlyOnce="ledger", ledger="books")
@@ -394,3 +419,43 @@ def test_secrets_are_in_no_failure(
     with pytest.raises(Exception, match="no stream answers") as told:
         write(frame, servers=url, password="hidden-word", user="me")
     assert "hidden-word" not in f"{told.value!r} {told.value}"
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        {"nkey": "SUhidden"},
+        {"creds": "-----BEGIN NATS USER JWT-----\nhidden\n------END"},
+        {"token": "hidden", "servers": "nats://me:hidden@127.0.0.1:1"},
+    ],
+    ids=lambda secret: "-".join(secret),
+)
+def test_secrets_are_in_no_failure_of_a_query(
+    spark: SparkSession,
+    source: Source,
+    js: JetStream,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    secret: dict[str, str],
+) -> None:
+    # What pipelines have by themselves: before 4.2 Spark shows the options of a sink.
+    key = "spark.sql.redaction.options.regex"
+    before = spark.conf.get(key)
+    spark.conf.set(key, DEFAULTS[key])
+    frame = source(1)
+    writer = frame.writeStream.format("jetstream").trigger(availableNow=True)
+    given = {"servers": "nats://127.0.0.1:1", "stream": "OUT", **secret}
+    writer = writer.options(connectTimeout="1s", **given)
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    try:
+        query = writer.start()
+        with pytest.raises(PySparkException, match="option ") as told:
+            query.awaitTermination()
+        shown = [str(told.value), repr(told.value), repr(query.recentProgress)]
+        shown.append(str(query.exception()))
+        query.explain(extended=True)
+        shown.append(capfd.readouterr().out)
+        assert "WriteToMicroBatchDataSource" in shown[0]
+        assert not [text for text in shown if "hidden" in text]
+    finally:
+        spark.conf.set(key, str(before))

@@ -116,6 +116,45 @@ def test_a_driver_that_is_killed_within_batches_loses_and_doubles_nothing(
     assert tuple(row) == (MANY, MANY, MANY * (MANY - 1) // 2)
 
 
+@since_42  # before, there is but one batch to be killed in
+def test_a_driver_that_is_killed_while_it_publishes_stores_every_row_once(
+    driver: Driver, tmp_path: Path
+) -> None:
+    count, size = 30_000, 10_000
+    with run(jetstream=True) as server, jsclient.connect(server.url) as nc:
+        js = nc.jetstream()
+        made(js)
+        fill(js, count, data=b"%d")
+        # By the time of the next start it has forgotten all ids: the ledger knows them.
+        out = made(js, "OUT", subjects=["out"], duplicate_window=0.2)
+        sink = {"stream": "OUT", "subject": "out", "exactlyOnce": "ledger"}
+        options = {
+            "servers": server.url,
+            "stream": "S",
+            "maxRecordsPerTrigger": str(size),
+            "recordsPerPartition": str(size // 2),
+            "sink": {"servers": server.url, **sink},
+        }
+        rows = nc.subscribe("out")
+        stored, wanted = 0, size + 500  # so the second batch is in the middle
+        # A batch that was whole before the signal came shows little: then once more.
+        while stored % size == 0:
+            assert stored < count, "no batch was cut"
+            cut = driver(options)
+            for _ in range(wanted):
+                rows.next(PATIENCE)
+            kill(cut)
+            stored, wanted = out.info().state.messages, 500
+        rows.unsubscribe()
+        process = driver(options)
+        assert process.wait(PATIENCE) == 0, (tmp_path / "log").read_text()[-3000:]
+        with out.ordered_consumer().messages(
+            stop_after=out.info().state.messages
+        ) as messages:
+            found = sorted(int(msg.data) for msg in messages)
+    assert found == list(range(count))
+
+
 def test_no_secret_is_told_anywhere(driver: Driver, tmp_path: Path) -> None:
     events = tmp_path / "events"
     events.mkdir()

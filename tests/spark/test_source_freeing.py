@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 
 import jsclient.spark
 from jsclient.jetstream import JetStream
-from jsclient.server import Server
+from jsclient.server import Server, run
 from jsclient.spark import connecting
 from jsclient.spark.errors import OptionError
 from tests.spark.readers import SEQUENCE, Readers, between, fill, made, since_42
@@ -69,6 +69,60 @@ def test_only_the_subjects_that_were_read_are_purged(
     jsclient.spark.commit_final(readers.given(options), end)
     left = stream.info(subjects=">").state.subjects
     assert left == {"s.0": 10, "s.3": 10}
+
+
+def test_a_query_frees_first_what_its_last_run_has_left(
+    js: JetStream, readers: Readers
+) -> None:
+    stream = made(js, retention="workqueue")
+    fill(js, 10)
+    options = {"consume": "purge"}
+    _, end = run_query(readers, **options)  # and its process is gone
+    assert stream.info().state.messages == 10
+    # A batch that is done again is not done before it ends.
+    again = readers.stream(SEQUENCE, **options)
+    start = {**end, "next": 1, "origin": 1}
+    assert between(again, start, end) == list(range(1, 11))
+    assert again.latestOffset(end, again.getDefaultReadLimit()) == end
+    assert stream.info().state.messages == 10
+    found, end = run_query(readers, end, **options)
+    assert found == []
+    assert stream.info().state.messages == 0
+
+
+@pytest.mark.parametrize(
+    ("denied", "fields", "options"),
+    [
+        (
+            "$JS.API.STREAM.PURGE.>",
+            {"retention": "workqueue"},
+            {"consume": "purge"},
+        ),
+        (
+            "$JS.API.CONSUMER.CREATE.>",
+            {"retention": "interest"},
+            {"consume": "reset", "anchor": "a"},
+        ),
+    ],
+)
+def test_a_user_who_may_not_free_messages_is_told_which_option_needs_it(
+    denied: str, fields: dict[str, Any], options: dict[str, str]
+) -> None:
+    limited = {
+        "user": "u",
+        "password": "p",
+        "permissions": {"publish": {"deny": [denied]}},
+    }
+    admin = {"user": "a", "password": "a"}
+    with run(jetstream=True, users=[admin, limited]) as server:
+        url = f"nats://127.0.0.1:{server.port}"
+        with jsclient.connect(url, user="a", password="a") as nc:
+            made(nc.jetstream(), **fields)
+            readers = Readers(url)
+            reader = readers.stream(user="u", password="p", **options)
+            with pytest.raises(OptionError, match=r"option consume: .* not allowed"):
+                reader.commit({**reader.initialOffset(), "next": 1})
+        connecting.close_all()
 
 
 def test_an_interest_stream_keeps_what_is_not_committed(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import time
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,9 @@ from jsclient.server import Server
 from jsclient.spark import connecting
 from jsclient.spark.errors import DataLossError, OptionError
 from jsclient.spark.offsets import split
+from jsclient.spark.planning import farthest
+from jsclient.spark.source import LowLatencyReader
+from jsclient.spark.stream import search_time
 from tests.spark.readers import SEQUENCE, Readers, between, fill, made
 
 pytestmark = pytest.mark.live
@@ -145,6 +149,44 @@ def test_a_bad_offset_is_refused_by_its_option(
     assert caught.value.option == option
 
 
+def test_an_end_before_the_start_is_refused_by_its_option(
+    js: JetStream, readers: Readers
+) -> None:
+    stream = made(js)
+    fill(js, 20)
+    with pytest.raises(OptionError, match=r"endingOffsets: it means 10, .* at 20"):
+        readers.seqs(startingOffsets="20", endingOffsets="10")
+    with pytest.raises(OptionError, match=r"endingTimestamp: it means 1, .* at 20"):
+        readers.seqs(startingOffsets="20", endingTimestamp="1000")
+    assert readers.seqs(startingOffsets="10", endingOffsets="10") == []
+    # Without a start it is the first message, which may have passed the end.
+    stream.purge(sequence=15)
+    assert readers.seqs(endingOffsets="10") == []
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"allow_direct": False}, {"retention": "workqueue"}]
+)
+def test_a_time_is_found_on_servers_that_do_not_look_for_it(
+    js: JetStream, fields: dict[str, Any]
+) -> None:
+    stream = made(js, **fields)
+    early = dt.datetime.now(dt.timezone.utc)
+    assert search_time(stream, early) is None
+    for _ in range(20):
+        fill(js, 1)
+        time.sleep(0.002)  # so that no two have the same time
+    for seq in (1, 2, 7, 8, 12, 20):
+        stream.delete_msg(seq)
+    assert search_time(stream, early) == 3
+    for seq, found in ((3, 3), (6, 6), (13, 13), (19, 19)):
+        moment = stream.get_msg(seq).timestamp
+        assert moment is not None
+        assert search_time(stream, moment) == found
+        after = moment + dt.timedelta(microseconds=1)
+        assert search_time(stream, after) == {3: 4, 6: 9, 13: 14, 19: None}[seq]
+
+
 @pytest.mark.parametrize(
     ("options", "option"),
     [
@@ -217,6 +259,28 @@ def test_bytes_are_limited_by_the_mean_size(js: JetStream, readers: Readers) -> 
     assert [len(one) for one in found] == [10] * 10
 
 
+def test_batches_on_the_driver_are_small_unless_a_limit_says_otherwise(
+    js: JetStream, readers: Readers
+) -> None:
+    made(js)
+    fill(js, 12_000)
+
+    def sizes(**options: Any) -> list[int]:
+        reader = LowLatencyReader(readers.given(options), SEQUENCE)
+        reader.prepareForTriggerAvailableNow()
+        position = reader.initialOffset()
+        found: list[int] = []
+        while True:
+            rows, end = reader.read(position)
+            if end == position:
+                return found
+            found.append(sum(one.num_rows for one in rows))
+            position = end
+
+    assert sizes() == [10_000, 2000]
+    assert sizes(maxRecordsPerTrigger=11_000) == [11_000, 1000]
+
+
 def test_few_messages_wait_for_more_or_for_their_time(
     js: JetStream, readers: Readers
 ) -> None:
@@ -247,12 +311,42 @@ def test_a_filter_makes_no_empty_batches_and_scales_the_limit(
     assert all(found)
     expected = [n + 1 for n in range(400) if n % 20 in (3, 5)]
     assert [seq for one in found for seq in one] == expected
-    if direct:
-        assert [len(one) for one in found] == [10, 10, 10, 10]
+    assert [len(one) for one in found] == [10, 10, 10, 10]
     assert batches(readers, subject="nobody.*") == []
     reader = readers.stream(subject="nobody")
     start = reader.initialOffset()
     assert reader.latestOffset(start, ReadAllAvailable()) is start
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("places", [range(100), range(900, 1000), range(450, 550)])
+def test_a_limit_holds_where_messages_of_a_filter_come_together(
+    js: JetStream, readers: Readers, direct: bool, places: range
+) -> None:
+    made(js, allow_direct=direct)
+    subjects = ("s.mine" if n in places else "s.other" for n in range(1000))
+    for _ in js.publish_all((subject, b"") for subject in subjects):
+        pass
+    found = batches(readers, subject="s.mine", maxRecordsPerTrigger=10)
+    assert [seq for one in found for seq in one] == [n + 1 for n in places]
+    assert max(map(len, found)) <= 10
+    assert len(found) <= 12
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, unique=True), st.integers(1, 50))
+def test_a_batch_is_nearly_as_full_as_it_may_be(seqs: list[int], most: int) -> None:
+    seqs.sort()
+    asked = []
+
+    def count_before(place: int) -> int:
+        asked.append(place)
+        return bisect_left(seqs, place)
+
+    if len(seqs) > most:
+        end = farthest(count_before, seqs[0], 301, len(seqs), most)
+        assert seqs[0] < end <= seqs[most]
+        assert bisect_left(seqs, end) >= 0.9 * most or end == seqs[most]
+        assert len(asked) <= 20
 
 
 def test_what_a_filter_passed_over_is_no_loss(js: JetStream, readers: Readers) -> None:
@@ -262,10 +356,34 @@ def test_what_a_filter_passed_over_is_no_loss(js: JetStream, readers: Readers) -
     start = reader.initialOffset()
     assert reader.latestOffset(start, ReadAllAvailable()) is start
     stream.purge()
-    assert reader.latestOffset(start, ReadAllAvailable()) is start
+    # From here on only the offset knows that nothing of ours is gone.
+    passed = reader.latestOffset(start, ReadAllAvailable())
+    assert between(reader, start, passed) == []
+    fill(js, 100)
+    stream.purge(sequence=101)
+    again = readers.stream(SEQUENCE, subject="s.x")
+    assert again.latestOffset(passed, ReadAllAvailable()) == {
+        **passed,
+        "next": 201,
+        "origin": 201,
+    }
     js.publish("s.x", b"")
-    end = reader.latestOffset(start, ReadAllAvailable())
-    assert between(reader, start, end) == [101]
+    end = again.latestOffset(passed, ReadAllAvailable())
+    assert between(again, passed, end) == [201]
+
+
+def test_a_filter_that_has_passed_everything_asks_for_nothing(
+    js: JetStream, readers: Readers
+) -> None:
+    made(js)
+    fill(js, 10)
+    reader = readers.stream(SEQUENCE, subject="s.x,s.y,s.z")
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadAllAvailable()) is start
+    connection = connecting.connection(reader._source.options.connection)
+    before = connection.stats().out_msgs
+    assert reader.latestOffset(start, ReadAllAvailable()) is start
+    assert connection.stats().out_msgs == before + 1  # for the state of the stream
 
 
 def test_partitions_are_as_the_options_say(js: JetStream, readers: Readers) -> None:
@@ -331,7 +449,7 @@ def test_an_offset_of_another_stream_is_refused(
 
 
 def test_purged_messages_are_a_loss_with_their_range(
-    js: JetStream, readers: Readers
+    js: JetStream, readers: Readers, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream = made(js)
     fill(js, 200)
@@ -343,7 +461,10 @@ def test_purged_messages_are_a_loss_with_their_range(
             DataLossError, match=r"DATA_LOSS.*101\.\.150 are gone \(first_seq=151\)"
         ):
             readers.stream().latestOffset(start, ReadAllAvailable())
-    assert batches(readers, start, failOnDataLoss="false") == [[*range(151, 201)]]
+    with caplog.at_level("WARNING", "jsclient"):
+        assert batches(readers, start, failOnDataLoss="false") == [[*range(151, 201)]]
+    (warning,) = caplog.messages
+    assert "101..150 are gone" in warning
     stream.purge()
     assert batches(readers, start, failOnDataLoss="false") == [[]]
     fill(js, 5)
@@ -351,7 +472,7 @@ def test_purged_messages_are_a_loss_with_their_range(
 
 
 def test_a_loss_under_a_planned_batch_is_found_when_it_is_done_again(
-    js: JetStream, readers: Readers
+    js: JetStream, readers: Readers, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream = made(js)
     fill(js, 100)
@@ -362,7 +483,40 @@ def test_a_loss_under_a_planned_batch_is_found_when_it_is_done_again(
     with pytest.raises(DataLossError, match=r"messages 1\.\.30 are gone"):
         readers.stream().partitions(start, end)
     calm = readers.stream(SEQUENCE, failOnDataLoss="false")
-    assert between(calm, start, end) == list(range(31, 101))
+    with caplog.at_level("WARNING", "jsclient"):
+        assert between(calm, start, end) == list(range(31, 101))
+    (warning,) = caplog.messages
+    assert "1..30 are gone" in warning
+
+
+def test_a_loss_under_the_start_of_a_batch_is_told(
+    js: JetStream, readers: Readers, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = made(js)
+    fill(js, 20)
+    stream.purge(sequence=11)
+    with pytest.raises(DataLossError, match=r"messages 5\.\.10 are gone"):
+        readers.seqs(startingOffsets="5")
+    with caplog.at_level("WARNING", "jsclient"):
+        found = readers.seqs(startingOffsets="5", failOnDataLoss="false")
+    assert found == list(range(11, 21))
+    (warning,) = caplog.messages
+    assert "5..10 are gone" in warning
+
+
+def test_a_filter_on_a_stream_that_was_made_again_warns_once(
+    js: JetStream, readers: Readers, caplog: pytest.LogCaptureFixture
+) -> None:
+    made(js)
+    fill(js, 10)
+    options = {"subject": "s.x", "failOnDataLoss": "false"}
+    start = readers.stream(**options).initialOffset()
+    js.delete_stream("S")
+    made(js)
+    fill(js, 20)
+    with caplog.at_level("WARNING", "jsclient"):
+        assert batches(readers, start, **options) == [[]]
+    assert len(caplog.messages) == 1
 
 
 def test_a_stream_that_was_made_again_is_a_loss(

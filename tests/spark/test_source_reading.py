@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +28,7 @@ from jsclient.server import Server, run
 from jsclient.spark import connecting, reading
 from jsclient.spark.columns import COLUMNS
 from jsclient.spark.errors import DataLossError, OptionError
+from jsclient.spark.source import BatchReader, StreamReader, schema
 from tests.harness.proxy import FaultProxy
 from tests.spark.readers import SEQUENCE, Readers, columns, fill, made, read
 
@@ -47,6 +49,43 @@ def ephemerals(js: JetStream, stream: str) -> list[str]:
 
 
 # What is read -------------------------------------------------------------------------
+
+
+def test_executors_ask_the_servers_of_the_driver(
+    js: JetStream, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(js)
+    fill(js, 3)
+    monkeypatch.setenv("NATS_URL", readers.url)
+    for reader in (
+        BatchReader({"stream": "S"}, SEQUENCE),
+        StreamReader({"stream": "S"}, SEQUENCE),
+    ):
+        sent = pickle.dumps(reader)  # as Spark does, before it asks for anything
+        with monkeypatch.context() as there:
+            there.setenv("NATS_URL", "nats://127.0.0.1:1")
+            copy = pickle.loads(sent)
+            offset = readers.stream().initialOffset()
+            (part,) = readers.stream().partitions(offset, {**offset, "next": 4})
+            (batch,) = copy.read(part)
+        assert batch.to_pylist() == [{"sequence": n} for n in (1, 2, 3)]
+
+
+def test_columns_are_chosen_by_their_names(js: JetStream, readers: Readers) -> None:
+    made(js)
+    js.publish("s.1", b"x")
+    for names in ("data, sequence", '["data", "sequence"]'):
+        given = readers.given({"columns": names})
+        chosen = schema(given)
+        assert chosen.fieldNames() == ["data", "sequence"]
+        reader = BatchReader(given, chosen)
+        (row,) = read(reader, reader.partitions()[0])
+        assert row == {"data": b"x", "sequence": 1}
+    for names, says in (("data,bytes", "no column 'bytes'"), ("data,data", "twice")):
+        with pytest.raises(OptionError, match=f"option columns: .*{says}"):
+            schema(readers.given({"columns": names}))
+    with pytest.raises(OptionError, match="option columns: give it or a schema"):
+        readers.batch(SEQUENCE, columns="data").partitions()
 
 
 @pytest.mark.parametrize("mode", ["direct", "consumer"])
@@ -301,6 +340,34 @@ def test_a_link_that_is_cut_meanwhile_loses_and_doubles_nothing(
         connecting.close_all()
 
 
+@pytest.mark.parametrize(
+    ("count", "data", "options"),
+    [
+        # The bytes that are asked for do not count the headers that a server adds.
+        (100_000, b"%d", {"fetchSize": 1_000_000}),
+        (3000, b"%010000d", {"maxFetchBytes": "1MB"}),
+    ],
+)
+def test_a_reader_that_is_held_up_is_not_cut_off(
+    count: int, data: bytes, options: dict[str, Any]
+) -> None:
+    # No more than this, and what the sockets take, may ever be on its way to us.
+    with (
+        run(jetstream=True, config="max_pending: 4MB") as server,
+        FaultProxy("127.0.0.1", server.port) as proxy,
+    ):
+        with jsclient.connect(server.url) as nc:
+            js = nc.jetstream()
+            made(js)
+            fill(js, count, data=data)
+        proxy.set("s2c", rate=16 << 20)
+        readers = Readers(proxy.url)
+        found = readers.seqs(readMode="direct", numPartitions=1, **options)
+        assert found == list(range(1, count + 1))
+        assert proxy.connections == 1
+        connecting.close_all()
+
+
 def test_a_reader_that_is_given_up_leaves_no_consumer(
     js: JetStream, readers: Readers
 ) -> None:
@@ -314,8 +381,24 @@ def test_a_reader_that_is_given_up_leaves_no_consumer(
     assert ephemerals(js, "S") == []
 
 
+@pytest.mark.parametrize("mode", ["direct", "consumer"])
+def test_two_attempts_at_the_same_time_read_the_same_and_change_nothing(
+    js: JetStream, readers: Readers, mode: str
+) -> None:
+    stream = made(js)
+    fill(js, 5000)
+    # What a speculative task is: the same partition, in another process.
+    reader = readers.batch(SEQUENCE, readMode=mode, fetchSize=500, maxFetchBytes="64k")
+    (part,) = reader.partitions()
+    attempts = zip(read(reader, part), read(reader, part), strict=True)
+    seqs = [(one["sequence"], other["sequence"]) for one, other in attempts]
+    assert seqs == [(seq, seq) for seq in range(1, 5001)]
+    state = stream.info().state
+    assert (state.messages, state.first_seq, state.consumer_count) == (5000, 1, 0)
+
+
 def test_messages_that_went_between_planning_and_reading_are_missed(
-    js: JetStream, readers: Readers
+    js: JetStream, readers: Readers, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream = made(js)
     fill(js, 100)
@@ -325,7 +408,10 @@ def test_messages_that_went_between_planning_and_reading_are_missed(
     with pytest.raises(DataLossError, match=r"messages 1\.\.40 are gone"):
         list(read(reader, part))
     calm = readers.batch(SEQUENCE, failOnDataLoss="false")
-    assert [row["sequence"] for row in read(calm, part)] == list(range(41, 101))
+    with caplog.at_level("WARNING", "jsclient"):
+        assert [row["sequence"] for row in read(calm, part)] == list(range(41, 101))
+    (warning,) = caplog.messages
+    assert "messages 1..40 are gone" in warning
 
 
 @pytest.mark.parametrize("mode", ["direct", "consumer"])
@@ -341,6 +427,24 @@ def test_messages_that_go_while_we_read_are_missed(
     stream.purge(sequence=19_001)
     with pytest.raises(DataLossError, match=r"\.\.19000 are gone"):
         list(batches)
+
+
+@pytest.mark.parametrize("mode", ["direct", "consumer"])
+def test_who_does_not_mind_what_goes_while_he_reads_is_warned_once(
+    js: JetStream, readers: Readers, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = made(js)
+    fill(js, 20_000)
+    options = {"readMode": mode, "maxFetchBytes": "64k", "numPartitions": 1}
+    reader = readers.batch(SEQUENCE, fetchSize=100, failOnDataLoss="false", **options)
+    batches = reader.read(reader.partitions()[0])
+    with caplog.at_level("WARNING", "jsclient"):
+        next(batches)
+        stream.purge(sequence=19_001)
+        *_, last = batches
+    assert last["sequence"][-1].as_py() == 20_000
+    (warning,) = caplog.messages
+    assert "..19000 are gone" in warning
 
 
 def test_a_stream_that_is_made_again_is_not_taken_for_the_old_one(
@@ -424,4 +528,33 @@ def test_a_cluster_is_read_whole_while_its_leaders_move() -> None:
                 for mode in ("direct", "consumer"):
                     found = readers.seqs(readMode=mode, **given)
                     assert found == list(range(1, last + 1))
+        connecting.close_all()
+
+
+def test_a_cluster_is_read_whole_with_a_follower_that_is_behind() -> None:
+    with run(cluster=3, jetstream=True) as cluster:
+        with jsclient.connect(cluster.url) as nc:
+            js = nc.jetstream(timeout=20.0)
+            stream = made(js, num_replicas=3)
+            fill(js, 500)
+            told = stream.info().cluster
+            assert told is not None
+            leader = next(one for one in cluster.servers if one.name == told.leader)
+            follower = next(one for one in cluster.servers if one is not leader)
+        readers = Readers(leader.url)
+        with jsclient.connect(leader.url) as nc:
+            js = nc.jetstream(timeout=20.0)
+            follower.pause()
+            try:
+                fill(js, 500)
+                # What asks the one that does not answer is tried in another way.
+                for _ in range(5):
+                    found = readers.seqs(requestTimeout="1s")
+                    assert found == list(range(1, 1001))
+            finally:
+                follower.resume()
+            # It answers again, and does not have all yet.
+            for mode in ("direct", "consumer"):
+                found = readers.seqs(readMode=mode, requestTimeout="20s")
+                assert found == list(range(1, 1001))
         connecting.close_all()

@@ -214,6 +214,37 @@ def test_a_stream_that_was_made_again_fails_a_query(
     assert sizes(query(failOnDataLoss="false")) == [200]
 
 
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        ('{"v":2,"stream":"S","next":11}', "option checkpointLocation: .* version 2"),
+        ('{"v":1,"stream":"S","next":11}', "option checkpointLocation: .*created"),
+        ('"next"', "option checkpointLocation: 'next' is no JSON of an offset"),
+        # Spark itself reads it before we do.
+        ('{"v":1,"stream":"S","ne', "JSONDecodeError"),
+    ],
+)
+def test_an_offset_that_was_damaged_in_the_checkpoint_is_told(
+    spark: SparkSession,
+    js: JetStream,
+    query: Query,
+    tmp_path: Path,
+    damage: str,
+    says: str,
+) -> None:
+    made(js)
+    fill(js, 10)
+    query()
+    fill(js, 10)
+    kept = tmp_path / "checkpoint" / "offsets" / "0"
+    *lines, _ = kept.read_text().splitlines()
+    kept.write_text("\n".join([*lines, damage]))
+    kept.with_name(".0.crc").unlink(missing_ok=True)
+    with pytest.raises(PySparkException, match=says):
+        query()
+    assert written(spark, tmp_path).count() == 10
+
+
 def test_a_work_queue_is_freed_as_batches_are_committed(
     spark: SparkSession, js: JetStream, query: Query, tmp_path: Path
 ) -> None:
@@ -247,12 +278,13 @@ def test_small_batches_can_be_read_on_the_driver(
     spark: SparkSession, js: JetStream, query: Query, tmp_path: Path
 ) -> None:
     made(js)
-    fill(js, 50)
-    assert sum(sizes(query(lowLatency="true"))) == 50
+    fill(js, 12_000)
+    found = sizes(query(lowLatency="true"))
+    assert found == ([10_000, 2000] if HAS_LIMITS else [12_000])
     fill(js, 50)
     query(lowLatency="true")
     seqs = [row.sequence for row in written(spark, tmp_path).collect()]
-    assert sorted(seqs) == list(range(1, 101))
+    assert sorted(seqs) == list(range(1, 12_051))
 
 
 @pytest.mark.parametrize(

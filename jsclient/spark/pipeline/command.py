@@ -32,16 +32,21 @@ def main(options: Namespace) -> int:
 
 
 def _with_spark(pipeline: Pipeline, options: Namespace) -> int:
-    with session(pipeline, options.master) as spark:
-        try:
-            if options.validate:
-                for name, columns in schemas(spark, pipeline).items():
-                    sys.stdout.write(f"{name}: {columns}\n")
-                return 0
-            with Report(options.log or pipeline.log) as report:
+    log = None if options.validate else options.log or pipeline.log
+    with Report(log, name=pipeline.name) as report:
+        report.say("starting Spark")
+        with session(pipeline, options.master) as spark:
+            try:
+                if options.validate:
+                    found = schemas(spark, pipeline)
+                    report.clear()
+                    for name, columns in found.items():
+                        sys.stdout.write(f"{name}: {columns}\n")
+                    return 0
                 run(spark, pipeline, report, once=options.once)
-        except spark_errors() as error:
-            return _say(reason(error), LOST if is_data_loss(error) else FAILED)
+            except spark_errors() as error:
+                report.clear()
+                return _say(reason(error), LOST if is_data_loss(error) else FAILED)
     return 0
 
 

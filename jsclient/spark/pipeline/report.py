@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, TextIO
 
 from ..progress import lag_of
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 __all__ = ["Batch", "Report"]
+
+# What lasts less than so many seconds is not told on the live line.
+MOMENT = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +62,22 @@ def batch_of(pipeline: str, progress: StreamingQueryProgress) -> Batch | None:
 class Report:
     """Where the lines go. Used by one thread."""
 
-    def __init__(self, log: str | None, screen: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        log: str | None,
+        screen: TextIO | None = None,
+        *,
+        name: str = "",
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """`name` is the pipeline's, for the live line; `clock` tells seconds."""
         self._screen = screen or sys.stderr
-        self._is_live = self._screen.isatty()
+        self.is_live = self._screen.isatty()
         self._file = _opened(log) if log else None
-        self._latest: dict[str, Batch] = {}  # by query
+        self._name = name
+        self._clock = clock
+        self._began = clock()
+        self._latest: dict[str, tuple[Batch, float]] = {}  # by query, and when it ended
         self._rows = 0
         self._shown = ""
 
@@ -73,16 +89,28 @@ class Report:
         if self._file is not None:
             self._file.close()
 
+    def say(self, text: str) -> None:
+        """Tells what goes on while there is nothing else to tell."""
+        self._show(f"{self._name}: {text}")
+
+    def started(self) -> None:
+        """From now on there can be batches."""
+        self._began = self._clock()
+
     def done(self, batch: Batch) -> None:
         """Tells of a batch."""
-        self._latest[batch.query] = batch
+        self._latest[batch.query] = batch, self._clock()
         self._rows += batch.rows or 0
-        if self._file is not None or not self._is_live:
+        if self._file is not None or not self.is_live:
             file = self._file or self._screen
             file.write(json.dumps(asdict(batch)) + "\n")
             file.flush()
-        if self._is_live:
-            self._show()
+        self.tick([batch.query])
+
+    def tick(self, working: Collection[str]) -> None:
+        """Writes the live line again; `working` are the queries that have a batch."""
+        if self.is_live:
+            self._show(self._line(working))
 
     def clear(self) -> None:
         """Makes room for another line."""
@@ -91,11 +119,39 @@ class Report:
             self._screen.flush()
             self._shown = ""
 
-    def _show(self) -> None:
+    def _show(self, text: str) -> None:
+        if not self.is_live:
+            return
         width = shutil.get_terminal_size().columns
-        self._shown = _live(list(self._latest.values()), self._rows)[: width - 1]
+        self._shown = text[: width - 1]
         self._screen.write(f"\r\x1b[K{self._shown}")
         self._screen.flush()
+
+    def _line(self, working: Collection[str]) -> str:
+        """One line for all queries: their rates together, and the worst of the rest."""
+        now = self._clock()
+        spans = {query: now - ended for query, (_, ended) in self._latest.items()}
+        # A query that waits for messages has no rate.
+        busy = [q for q, span in spans.items() if q in working or span < MOMENT]
+        batches = [batch for batch, _ in self._latest.values()]
+        words = [f"{self._name}: {self._rows:,} rows"]
+        if busy:
+            rates = [self._latest[query][0].rows_per_second or 0.0 for query in busy]
+            words.append(f"{sum(rates):,.0f} rows/s")
+        lags = [batch.lag for batch in batches if batch.lag is not None]
+        if lags:
+            words.append(f"lag {max(lags):,}")
+        if batches:
+            words.append(f"batch {max(batch.seconds for batch in batches):.2f} s")
+        if working:
+            word = "running"
+            span = max(spans.get(query, now - self._began) for query in working)
+        else:
+            word = "waiting"
+            span = min(spans.values(), default=now - self._began)
+        if span >= MOMENT:
+            words.append(f"{word} {span:,.0f} s")
+        return ", ".join(words)
 
 
 def _opened(log: str) -> TextIO:
@@ -104,15 +160,3 @@ def _opened(log: str) -> TextIO:
     except OSError as error:
         problem = f"{log} cannot be written: {error.strerror}"
         raise PipelineError("pipeline", "log", problem) from error
-
-
-def _live(latest: list[Batch], rows: int) -> str:
-    """One line for all queries: their rates together, and the worst of the rest."""
-    words = [f"{latest[0].pipeline}: {rows:,} rows"]
-    rates = [batch.rows_per_second or 0.0 for batch in latest]
-    words.append(f"{sum(rates):,.0f} rows/s")
-    lags = [batch.lag for batch in latest if batch.lag is not None]
-    if lags:
-        words.append(f"lag {max(lags):,}")
-    words.append(f"batch {max(batch.seconds for batch in latest):.2f} s")
-    return ", ".join(words)

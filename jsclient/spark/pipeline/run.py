@@ -54,6 +54,7 @@ def run(
     Raises PipelineError for what is described wrongly, before anything is written, and
     what Spark raises when a query fails; the other queries are stopped then.
     """
+    report.say("starting")
     found = _checked(spark, pipeline)
     if not pipeline.is_stream:
         _run_batch(pipeline, found, report)
@@ -94,6 +95,7 @@ def _run_batch(pipeline: Pipeline, found: dict[str, DataFrame], report: Report) 
     kept = [found[source.name].persist() for source in shared]
     try:
         for sink in pipeline.sinks:
+            report.say(f"writing {sink.name}")
             report.done(_written(pipeline, sink, found[sink.origin]))
     finally:
         for frame in kept:
@@ -153,6 +155,7 @@ def _watch(
 ) -> None:
     """Reports batches until all queries have ended, or are to stop and may."""
     running = list(watched)
+    report.started()
     while running:
         for each in list(running):
             # A part of a second is fine too, whatever the annotation says.
@@ -163,6 +166,8 @@ def _watch(
             if has_ended or (stopping.is_set() and each.is_between_batches()):
                 each.query.stop()
                 running.remove(each)
+        if report.is_live:
+            report.tick([each.name for each in running if each.is_working()])
 
 
 class _Watched:
@@ -170,6 +175,7 @@ class _Watched:
 
     def __init__(self, pipeline: str, query: StreamingQuery) -> None:
         self.query = query
+        self.name = query.name or str(query.id)  # as its batches are told
         self.last: StreamingQueryProgress | None = None  # of the last batch
         self._pipeline = pipeline
         self._reported = -1
@@ -189,13 +195,16 @@ class _Watched:
                 self.last = progress
                 yield batch
 
+    def is_working(self) -> bool:
+        """Whether a batch is running."""
+        status = self.query.status
+        return bool(status["isTriggerActive"] and status["isDataAvailable"])
+
     def is_between_batches(self) -> bool:
         """Whether the batch that was running at the first call is done."""
         if self._began is None:
             self._began = self._reported
-        status = self.query.status
-        is_working = status["isTriggerActive"] and status["isDataAvailable"]
-        return not is_working or self._reported > self._began
+        return not self.is_working() or self._reported > self._began
 
 
 def _free_last(pipeline: Pipeline, watched: _Watched) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import Error
 from ..java import find_java
+from ..options import SECRETS
 from .description import Pipeline, PipelineError
 
 if TYPE_CHECKING:
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 __all__ = ["session"]
 
 # What a pipeline has unless its file says otherwise. Spark's own bar of progress would
-# be in the way of ours; of its log, what matters comes as an exception.
+# be in the way of ours; of its log, what matters comes as an exception. In that, Spark
+# before 4.2 shows the options of a sink but those whose names look like secrets.
 DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "FATAL",
+    "spark.sql.redaction.options.regex": f"(?i)url|{'|'.join(SECRETS)}",
 }
 
 

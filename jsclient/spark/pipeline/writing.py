@@ -37,7 +37,7 @@ def start(
     writer = found[sink.origin].writeStream.outputMode(sink.output_mode)
     if sink.format == "jetstream" and sink.output_mode == "update":
         # Spark lets Python sinks have no updates, but it does let them have batches.
-        writer = writer.foreachBatch(_WriteUpdates(sink))
+        writer = writer.foreachBatch(_WriteUpdates(_told_apart(sink)))
         return _started(writer, pipeline, query, once=once)
     writer = writer.format(sink.format).options(**sink.options)
     if sink.partition_by:
@@ -71,7 +71,7 @@ def write(frame: DataFrame, sink: Sink, *, batch: int | None = None) -> None:
 
 
 def _told_apart(sink: Sink) -> Sink:
-    """The sink with a ledger of its own: ids and ledgers are by query, which is one."""
+    """The sink with a ledger of its own, as a foreachBatch may write several."""
     if sink.format != "jetstream":
         return sink
     named = {key.lower(): value for key, value in sink.options.items()}
