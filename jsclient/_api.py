@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from . import errors
 from ._core import Gate, Msg, check_subject
 from ._engine.arguments import HeadersLike, Seconds, seconds
-from ._engine.reading import integer
-from ._engine.releases import api_level
+from ._engine.reading import integer, mapping
+from ._engine.releases import Version, api_level
 from ._io.exchange import UnansweredError, UnsentError, exchange
 from ._io.loop import Loop
 from .jetstream_errors import (
@@ -25,7 +25,7 @@ from .jetstream_errors import (
 
 # JSON as the server made it.
 Json = dict[str, Any]
-Needs = list[tuple[str, tuple[int, int, int]]]
+Needs = list[tuple[str, Version]]
 _T = TypeVar("_T")
 
 DEFAULT_PREFIX = "$JS.API."
@@ -35,6 +35,11 @@ LAST_PAUSE = 0.5
 # Servers do not answer for what they do not lead, and a leader may die with a request:
 # what is safe to do twice is asked again after so many seconds.
 SILENCE = 1.0
+# Servers of a cluster wait 4 seconds for each other before they answer with a list.
+GATHERING = 5.0
+# How long nobody may answer at a domain or a prefix that nobody has answered at yet.
+UNHEARD = 1.0
+PEDANTIC: Needs = [("pedantic", (2, 11, 0))]
 
 
 class Api:
@@ -47,6 +52,7 @@ class Api:
         self.prefix = prefix
         self.timeout = timeout
         self.ack_prefix = ack_prefix  # instead of `$JS.ACK`
+        self._is_right = prefix == DEFAULT_PREFIX  # somebody has answered at it
 
     def call(
         self,
@@ -56,25 +62,29 @@ class Api:
         doing: str,
         timeout: Seconds | None = None,
         is_safe: bool = False,
+        silence: float = SILENCE,
         headers: HeadersLike | None = None,
     ) -> Json:
         """The answer of an endpoint, or the ApiError that it told.
 
         While JetStream is briefly without a leader the call is repeated until its
         deadline: the server says that nothing was done. A call whose link was lost or
-        that nobody answers is repeated only if it `is_safe`, that is if doing it twice
-        is like doing it once.
+        that nobody answers, after `silence` seconds, is repeated only if it `is_safe`,
+        that is if doing it twice is like doing it once.
         """
         data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
-        deadline = monotonic() + self._limit(timeout)
+        began = monotonic()
+        deadline = began + self._limit(timeout)
+        patience = silence if is_safe else math.inf
         pause = FIRST_PAUSE
         while True:
             try:
-                msg = self._ask(verb, data, deadline, doing, is_safe, headers)
+                msg = self._ask(verb, data, deadline, doing, patience, headers)
                 return self._read(msg, doing)
             except ApiError as error:
                 until = monotonic() + pause
-                if not _is_brief(error, self.loop) or until >= deadline:
+                last = deadline if self._is_right else min(deadline, began + UNHEARD)
+                if not _is_brief(error, self.loop) or until >= last:
                     raise
                 self.loop.wait(Gate(), until)
                 pause = min(2 * pause, LAST_PAUSE)
@@ -84,7 +94,7 @@ class Api:
     ) -> Msg:
         """The answer of an endpoint that speaks no JSON; asking twice must be safe."""
         deadline = monotonic() + self._limit(timeout)
-        return self._ask(verb, data, deadline, doing, True, None)
+        return self._ask(verb, data, deadline, doing, SILENCE, None)
 
     def countdown(self, timeout: Seconds | None) -> Callable[[], float]:
         """What is left of the time of a call that asks more than once."""
@@ -100,19 +110,14 @@ class Api:
         data: bytes,
         deadline: float,
         doing: str,
-        is_safe: bool,
+        patience: float,
         headers: HeadersLike | None,
     ) -> Msg:
         subject = self.prefix + verb
         while True:
             try:
                 return exchange(
-                    self.loop,
-                    subject,
-                    data,
-                    headers,
-                    deadline,
-                    patience=SILENCE if is_safe else math.inf,
+                    self.loop, subject, data, headers, deadline, patience=patience
                 )
             except UnsentError as error:
                 # A link that was lost before it took a byte leaves it to the next one.
@@ -122,7 +127,7 @@ class Api:
                 if not error.is_lost:
                     raise errors.TimeoutError(f"{doing}: {error}") from error
                 self.loop.check_open()
-                if not is_safe:
+                if patience == math.inf:  # it must not be done twice
                     raise errors.DisconnectedError(
                         f"{doing}: the link was lost before the answer came; "
                         "it may be done or not"
@@ -130,11 +135,16 @@ class Api:
 
     def _read(self, msg: Msg, doing: str) -> Json:
         if msg.status == 503 and not msg.data:
+            description = "no JetStream answers here"
+            if self.prefix != DEFAULT_PREFIX:
+                description = (
+                    f"no JetStream answers at {self.prefix[:-1]!r}: "
+                    "is the domain or prefix right?"
+                )
             raise JetStreamNotEnabledError(
-                code=503,
-                description="no JetStream answers here",
-                doing=doing,
+                code=503, description=description, doing=doing
             )
+        self._is_right = True
         try:
             answer = json.loads(msg.data)
         except (ValueError, RecursionError):
@@ -146,16 +156,17 @@ class Api:
         return answer
 
     def refuse_too_new(self, needs: Needs) -> None:
-        """Raises for the first thing that the connected server is too old for.
+        """Raises for the first thing that the connected server is too old for."""
+        for feature, version in needs:
+            if self.is_before(version):
+                raise UnsupportedByServerError(feature, version, self.loop.info.version)
+
+    def is_before(self, version: Version) -> bool:
+        """Whether the server that answers is known to be older.
 
         Behind a domain or a prefix another server answers, whose release is not known.
         """
-        if self.prefix != DEFAULT_PREFIX:
-            return
-        info = self.loop.info
-        for feature, version in needs:
-            if info.version_tuple < version:
-                raise UnsupportedByServerError(feature, version, info.version)
+        return self.prefix == DEFAULT_PREFIX and self.loop.info.version_tuple < version
 
     def pages(
         self,
@@ -166,13 +177,17 @@ class Api:
         doing: str,
         body: Mapping[str, Any] | None = None,
         timeout: Seconds | None = None,
+        is_gathered: bool = False,
     ) -> Listing[_T]:
         """Everything that a paged endpoint lists.
 
         In a cluster a page may lack entries whose leader did not answer; they are named
-        in `missing` and take part in the count, or the pages would repeat.
+        in `missing` and take part in the count, or the pages would repeat. A page that
+        `is_gathered` then takes its time, and longer if it is asked for again: unless a
+        `timeout` is given for all of them, each has one of its own.
         """
         left = self.countdown(timeout)
+        has_own_time = is_gathered and timeout is None
         found: Listing[_T] = Listing()
         offset = 0
         while True:
@@ -180,14 +195,16 @@ class Api:
                 verb,
                 {**(body or {}), "offset": offset},
                 doing=doing,
-                timeout=left(),
+                timeout=max(self.timeout, GATHERING) if has_own_time else left(),
                 is_safe=True,
+                silence=GATHERING if is_gathered else SILENCE,
             )
             entries, missing = entries_of(page, key), entries_of(page, "missing")
             found.extend(make(entry) for entry in entries)
             found.missing += tuple(
                 name for name in missing if name not in found.missing
             )
+            found.offline.update(mapping(page, "offline"))
             limit = integer(page, "limit")
             offset += limit if limit > 0 else len(entries) + len(missing)
             if offset >= integer(page, "total") or not (entries or missing):
@@ -201,11 +218,16 @@ def entries_of(page: Json, key: str) -> list[Any]:
 
 
 class Listing(list[_T]):
-    """What the server has, and the names of what did not answer (`missing`)."""
+    """What the server has, and the names of what it cannot tell all of.
+
+    `missing` are those that did not answer, or of which no server is there; `offline`
+    has the reasons why a server cannot serve one, by name.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.missing: tuple[str, ...] = ()
+        self.offline: dict[str, str] = {}
 
 
 def api_prefix(domain: str | None, prefix: str | None) -> str:

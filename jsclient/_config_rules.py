@@ -13,10 +13,11 @@ from datetime import timedelta
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from ._core import check_filter
+from ._core import check_filter, check_token
 from ._engine.arguments import LAST_SEQUENCE, integer
 from ._engine.values import (
     MAX_DESCRIPTION_BYTES,
+    RESERVED_METADATA,
     check_group,
     check_metadata,
     check_name,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 _MILLISECOND = 1_000_000  # in nanoseconds
 _MOST_REPLICAS = 5
+# The keys that servers have written so far.
+_WRITTEN_METADATA = ("_nats.ver", "_nats.level", "_nats.req.level")
 
 # What the numbers of a field can be on the wire, if it is no usual one.
 _USUAL_NUMBERS = (-(1 << 63), (1 << 63) - 1)
@@ -89,6 +92,11 @@ _STREAM_RULES: tuple[tuple[str, Callable[[StreamConfig], object], str], ...] = (
             and (c.storage == "memory" or (c.num_replicas or 0) > 1 or c.allow_atomic)
         ),
         "can only be 'async' with file storage, one replica and no allow_atomic",
+    ),
+    (
+        "mirror_direct",
+        lambda c: c.mirror_direct and not c.mirror,
+        "needs a mirror",
     ),
     (
         "placement",
@@ -193,6 +201,7 @@ _PULL_RULES: tuple[tuple[str, Callable[[ConsumerConfig], object], str], ...] = (
     ("rate_limit_bps", lambda c: c.rate_limit_bps, "is for push consumers only"),
     ("idle_heartbeat", lambda c: c.idle_heartbeat, "is for push consumers only"),
     ("flow_control", lambda c: c.flow_control, "is for push consumers only"),
+    ("deliver_group", lambda c: c.deliver_group, "is for push consumers only"),
     (
         "ack_policy",
         lambda c: c.ack_policy == "flow_control",
@@ -201,11 +210,16 @@ _PULL_RULES: tuple[tuple[str, Callable[[ConsumerConfig], object], str], ...] = (
 )
 
 
-def check_stream(config: StreamConfig) -> None:
-    """Raises an InvalidArgumentError for the first field that cannot be."""
+def stream_name(config: StreamConfig) -> str:
+    """The stream that is meant; raises an InvalidArgumentError without a name."""
     if config.name is None:
         raise InvalidArgumentError("name must be given: a stream has one")
-    check_name(config.name, "name")
+    return check_name(config.name, "name")
+
+
+def check_stream(config: StreamConfig) -> None:
+    """Raises an InvalidArgumentError for the first field that cannot be."""
+    stream_name(config)
     _check_common(config)
     _check_least(config.max_age, "max_age", 100 * _MILLISECOND)
     _check_least(config.duplicate_window, "duplicate_window", 100 * _MILLISECOND)
@@ -251,11 +265,44 @@ def check_consumer(config: ConsumerConfig) -> None:
             raise InvalidArgumentError(f"{rule} {why}")
     if config.deliver_subject:
         _check_literal(config.deliver_subject, "deliver_subject")
+    if config.deliver_group:
+        check_token(config.deliver_group, "deliver_group")
     if config.filter_subject:
         check_filter(config.filter_subject, "filter_subject")
     _check_filters(config.filter_subjects or (), "filter_subjects")
     for group in config.priority_groups or ():
         check_group(group, "priority_groups")
+
+
+def check_change(
+    config: StreamConfig | ConsumerConfig,
+    current: StreamConfig | ConsumerConfig | None,
+) -> None:
+    """Raises for what cannot be sent to make something, or to change the current one.
+
+    What a server has already accepted against the rules here is left to that server.
+    Keys of the metadata that are the server's may only be those that servers write: a
+    configuration that was read has them.
+    """
+    if current is None or _is_known_good(current):
+        config.validate()
+    written = set(_WRITTEN_METADATA)
+    if current is not None:
+        written.update(current.metadata or ())
+    for key in config.metadata or ():
+        if key.startswith(RESERVED_METADATA) and key not in written:
+            raise InvalidArgumentError(
+                f"metadata must not have {key!r}: keys with {RESERVED_METADATA} are "
+                "the server's"
+            )
+
+
+def _is_known_good(config: StreamConfig | ConsumerConfig) -> bool:
+    try:
+        config.validate()
+    except InvalidArgumentError:
+        return False
+    return True
 
 
 def check_domain(source: StreamSource) -> None:
@@ -350,8 +397,10 @@ def _check_republish(config: StreamConfig) -> None:
         return
     if republish.src:
         check_filter(republish.src, "republish.src")
+    if not republish.dest:
+        raise InvalidArgumentError("republish.dest must be given")
     # With a transform, `>` means the subjects that the transform makes.
-    if not republish.dest or (config.subject_transform and republish.dest == ">"):
+    if config.subject_transform and republish.dest == ">":
         return
     subjects = config.subjects
     if not subjects:

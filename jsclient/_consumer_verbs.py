@@ -7,19 +7,30 @@ from datetime import datetime
 from time import monotonic
 from typing import Any, TypeVar
 
-from ._api import Api, Listing, Needs, level_header
+from ._api import PEDANTIC, Api, Listing, Needs, level_header
+from ._config_rules import check_change
 from ._core import Gate
 from ._engine.arguments import Seconds, sequence_number, unique_name
 from ._engine.values import check_group, check_name, check_time, format_time
-from .config import ConsumerConfig, consumer_config
-from .errors import ServerError
+from .config import ConsumerConfig, changes, consumer_config, differences, updated
+from .errors import InvalidArgumentError, ServerError
 from .info import ConsumerInfo, PauseInfo
-from .jetstream_errors import UnsupportedByServerError
+from .jetstream_errors import (
+    ConsumerExistsError,
+    ConsumerNotFoundError,
+    UnsupportedByServerError,
+)
 
 T = TypeVar("T")
 
 # How long a push consumer may seem to be subscribed to after its subscriber has left.
 UNBINDING = 0.25
+# The first release that can be told only to make a consumer, or only to change it.
+ACTIONS = (2, 10, 0)
+FILTERS = (
+    ("filter_subject", "filter_subjects"),
+    ("filter_subjects", "filter_subject"),
+)
 PAUSE: Needs = [("pausing a consumer", (2, 11, 0))]
 UNPIN: Needs = [("unpinning a priority group", (2, 11, 0))]
 RESET: Needs = [("resetting a consumer", (2, 14, 0))]
@@ -70,45 +81,85 @@ def create(
     config: ConsumerConfig | None,
     fields: dict[str, Any],
     *,
-    action: str,
     pedantic: bool = False,
     timeout: Seconds | None = None,
 ) -> ConsumerInfo:
-    """Makes a consumer: `action` is "create", or "" to make or change it."""
+    """Makes a consumer; making the same one again is fine."""
     check_name(stream, "stream name")
-    return _send(
-        api, stream, consumer_config(config, **fields), action, pedantic, timeout
-    )
+    wanted = consumer_config(config, **fields)
+    return _send(api, stream, wanted, None, "create", pedantic, timeout)
 
 
 def update(
     api: Api,
     stream: str,
     name: str,
+    config: ConsumerConfig | None,
     fields: dict[str, Any],
     *,
+    pedantic: bool = False,
     timeout: Seconds | None = None,
 ) -> ConsumerInfo:
     """Changes fields of a consumer; what is not named, known to us or not, stays."""
-    # Raises for what cannot be a field, before anything is sent.
-    consumer_config(**fields)
+    changed = changes(consumer_config(config, **fields), fields)
+    for field in ("name", "durable_name"):
+        if changed.get(field, name) != name:
+            raise InvalidArgumentError(
+                f"{field} cannot be changed: this consumer is {name!r}"
+            )
+    # Two ways to say the same: one takes the place of the other.
+    for one, other in FILTERS:
+        if changed.get(one):
+            changed.setdefault(other, None)
     left = api.countdown(timeout)
     current = fetch_info(api, stream, name, timeout=left()).config
-    return _send(api, stream, current.with_changes(**fields), "update", False, left())
+    wanted = updated(current, changed)
+    return _send(api, stream, wanted, current, "update", pedantic, left())
+
+
+def create_or_update(
+    api: Api,
+    stream: str,
+    config: ConsumerConfig | None,
+    fields: dict[str, Any],
+    *,
+    pedantic: bool = False,
+    timeout: Seconds | None = None,
+) -> ConsumerInfo:
+    """Changes a consumer, or makes it if there is none."""
+    check_name(stream, "stream name")
+    wanted = consumer_config(config, **fields)
+    name = wanted.name or wanted.durable_name
+    left = api.countdown(timeout)
+    if name is not None:
+        try:
+            return update(
+                api, stream, name, config, fields, pedantic=pedantic, timeout=left()
+            )
+        except ConsumerNotFoundError:
+            pass
+    return _send(api, stream, wanted, None, "", pedantic, left())
 
 
 def _send(
     api: Api,
     stream: str,
     config: ConsumerConfig,
+    current: ConsumerConfig | None,
     action: str,
     pedantic: bool,
     timeout: Seconds | None,
 ) -> ConsumerInfo:
-    config.validate()
-    needs = config.needs()
+    """Makes a consumer, or changes the current one."""
+    check_change(config, current)
+    needs = [*config.needs(), *(PEDANTIC if pedantic else ())]
     api.refuse_too_new(needs)
     name = config.name or config.durable_name or unique_name()[:8]
+    left = api.countdown(timeout)
+    if action == "create" and api.is_before(ACTIONS):
+        standing = _standing(api, stream, name, config, left())
+        if standing is not None:
+            return standing
     wire = {**config.to_api(), "name": name}
     subject = f"CONSUMER.CREATE.{stream}.{name}"
     if wire.get("filter_subject"):
@@ -125,7 +176,7 @@ def _send(
         subject,
         body,
         doing=doing,
-        timeout=timeout,
+        timeout=left(),
         is_safe=True,
         headers=level_header(needs),
     )
@@ -134,6 +185,27 @@ def _send(
         # Servers before 2.10 drop the field silently: this consumer gets everything.
         raise UnsupportedByServerError(
             "filter_subjects", (2, 10, 0), api.loop.info.version
+        )
+    return info
+
+
+def _standing(
+    api: Api, stream: str, name: str, wanted: ConsumerConfig, timeout: float
+) -> ConsumerInfo | None:
+    """The consumer of that name, if there is one and it is as wanted.
+
+    ConsumerExistsError if it is not: a server that knows no actions would change it.
+    """
+    try:
+        info = fetch_info(api, stream, name, timeout=timeout)
+    except ConsumerNotFoundError:
+        return None
+    if differences(wanted, info.config):
+        raise ConsumerExistsError(
+            code=400,
+            err_code=10148,
+            description="consumer already exists",
+            doing=f"create consumer {name!r} of stream {stream!r}",
         )
     return info
 
@@ -165,6 +237,7 @@ def listing(
         lambda entry: of(info_of(entry, doing)),
         doing=doing,
         timeout=timeout,
+        is_gathered=True,
     )
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ._api import Api, Listing, level_header
+from ._api import PEDANTIC, Api, Listing, level_header
+from ._config_rules import check_change, stream_name
 from ._core import check_filter
 from ._engine import reading
 from ._engine.arguments import Seconds, count, sequence_number
 from ._engine.values import check_name, duration_ns
-from .config import StreamConfig, stream_config
+from .config import StreamConfig, changes, stream_config, updated
 from .errors import InvalidArgumentError, ServerError
 from .info import StreamInfo
 from .jetstream_errors import StreamNotFoundError
@@ -77,28 +77,40 @@ def create(
     timeout: Seconds | None = None,
 ) -> StreamInfo:
     """Makes a stream; making the same one again is fine."""
-    return _send(api, "CREATE", stream_config(config, **fields), pedantic, timeout)
+    return _send(api, stream_config(config, **fields), None, pedantic, timeout)
 
 
 def update(
     api: Api,
-    name: str,
+    name: str | None,
+    config: StreamConfig | None,
     fields: dict[str, Any],
     *,
     pedantic: bool = False,
     timeout: Seconds | None = None,
 ) -> StreamInfo:
-    """Changes fields of a stream; what is not named, known to us or not, stays."""
-    # Raises for what cannot be a field, before anything is sent.
-    stream_config(**fields)
+    """Changes fields of the stream of that name, or of the one that they name.
+
+    What is not among them, known to us or not, stays.
+    """
+    wanted = stream_config(config, **fields)
+    changed = changes(wanted, fields)
+    if name is None:
+        name = stream_name(wanted)
+    elif changed.get("name", name) != name:
+        raise InvalidArgumentError(f"name cannot be changed: this stream is {name!r}")
     left = api.countdown(timeout)
-    wanted = fetch_info(api, name, timeout=left()).config.with_changes(**fields)
+    current = fetch_info(api, name, timeout=left()).config
+    wanted = updated(current, changed)
     age = duration_ns(wanted.max_age or 0, "max_age")
     window = duration_ns(wanted.duplicate_window or 0, "duplicate_window")
-    if "duplicate_window" not in fields and 0 < age < window:
+    if "duplicate_window" not in changed and 0 < age < window:
         # It cannot be longer than the new age: the server fills it in again.
         wanted.duplicate_window = None
-    return _send(api, "UPDATE", wanted, pedantic, left())
+    if current.mirror and not wanted.mirror and "mirror_direct" not in changed:
+        # Only mirrors have it: it goes with the mirror that is taken away.
+        wanted.mirror_direct = None
+    return _send(api, wanted, current, pedantic, left())
 
 
 def create_or_update(
@@ -110,39 +122,26 @@ def create_or_update(
     timeout: Seconds | None = None,
 ) -> StreamInfo:
     """Changes a stream, or makes it if there is none."""
-    wanted = stream_config(config, **fields)
-    wanted.validate()
     left = api.countdown(timeout)
     try:
-        return update(
-            api,
-            wanted.name or "",
-            given_fields(wanted),
-            pedantic=pedantic,
-            timeout=left(),
-        )
+        return update(api, None, config, fields, pedantic=pedantic, timeout=left())
     except StreamNotFoundError:
-        return _send(api, "CREATE", wanted, pedantic, left())
-
-
-def given_fields(config: StreamConfig) -> dict[str, Any]:
-    """The fields that a configuration sets."""
-    return {
-        field.name: value
-        for field in dataclasses.fields(config)
-        if (value := getattr(config, field.name)) is not None and field.name != "extra"
-    }
+        return create(api, config, fields, pedantic=pedantic, timeout=left())
 
 
 def _send(
     api: Api,
-    verb: str,
     config: StreamConfig,
+    current: StreamConfig | None,
     pedantic: bool,
     timeout: Seconds | None,
 ) -> StreamInfo:
-    config.validate()
-    needs = config.needs()
+    """Makes a stream, or changes the current one."""
+    check_change(config, current)
+    if current is None and config.sealed:
+        raise InvalidArgumentError("sealed is for a stream that is there: update it")
+    verb = "CREATE" if current is None else "UPDATE"
+    needs = [*config.needs(), *(PEDANTIC if pedantic else ())]
     api.refuse_too_new(needs)
     body = config.to_api()
     if pedantic:
@@ -174,7 +173,11 @@ def purge(
     keep: int | None = None,
     timeout: Seconds | None = None,
 ) -> int:
-    """Deletes messages of a stream and returns how many."""
+    """Deletes messages of a stream and returns how many.
+
+    Up to a `sequence` it may be done twice, when the first answer is lost: then the
+    number is what the second one found, perhaps nothing.
+    """
     check_name(name, "stream name")
     if sequence is not None and keep is not None:
         raise InvalidArgumentError("give sequence or keep, not both")
@@ -234,6 +237,7 @@ def listing(
         body=_overlapping(subject),
         doing=doing,
         timeout=timeout,
+        is_gathered=True,
     )
 
 

@@ -55,8 +55,8 @@ class AsyncPublisher:
             timeout=ack_timeout,
             retries=retries,
         )
-        # For a message that can be sent at once: None if it cannot.
-        self.launch = self._window.launch
+        # Who can send at once does so without asking here.
+        self.pledges = self._window
         self._sid = loop.subscribe(
             prefix + "*", None, self._window, on_notice=self._settle
         )

@@ -8,28 +8,33 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import errors
 from ._api import Api, Needs
-from ._core import Inbox, Msg, PubAck, Replies, Reply, check_literal
-from ._engine.arguments import Buffer, HeadersLike, unique_name
-from ._engine.publish_headers import (
-    PublishOptions,
-    lasting_data,
-    lasting_headers,
-    with_options,
+from ._core import (
+    Headers,
+    Inbox,
+    Msg,
+    PubAck,
+    Replies,
+    Reply,
+    check_literal,
+    encode_headers,
 )
+from ._engine.arguments import Buffer, HeadersLike, unique_name
+from ._engine.publish_headers import PublishOptions, lasting_data
 from ._io.exchange import UnansweredError, UnsentError, exchange, receive, send
 from .jetstream_errors import (
     FastBatchError,
-    NoStreamResponseError,
+    PublishDisconnectedError,
     PublishOutcomeUnknownError,
+    PublishTimeoutError,
     api_error,
 )
 from .publish_outcomes import certain, failure, read_ack
+from .publisher import optioned
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -37,8 +42,7 @@ if TYPE_CHECKING:
 ATOMIC: Needs = [("atomic batch publishing", (2, 12, 0))]
 FAST: Needs = [("fast batch publishing", (2, 14, 0))]
 
-
-Fields = list[tuple[str, str | Sequence[str]]]
+Fields = list[tuple[str, str]]
 
 
 class AtomicBatch:
@@ -56,6 +60,7 @@ class AtomicBatch:
     def __init__(self, api: Api, timeout: float) -> None:
         api.refuse_too_new(ATOMIC)
         self.id = unique_name()
+        self._api = api
         self._loop = api.loop
         self._timeout = timeout
         self._held: tuple[str, bytes, Fields] | None = None
@@ -81,6 +86,7 @@ class AtomicBatch:
         the batch is stored.
         """
         self._refuse_over()
+        self._loop.check_open()
         check_literal(subject)
         held = subject, lasting_data(data), self._fields(headers, options)
         if self._held is not None:
@@ -119,10 +125,10 @@ class AtomicBatch:
             self._loop.outbox.withdraw(reply)
             self._replies.drop(reply)
 
-    @staticmethod
-    def _fields(headers: HeadersLike | None, options: PublishOptions) -> Fields:
-        fields = lasting_headers(with_options(headers, options))
-        return [] if fields is None else fields
+    def _fields(self, headers: HeadersLike | None, options: PublishOptions) -> Fields:
+        made = Headers(optioned(self._api, headers, options) or ())
+        encode_headers(made)  # raises now, not when the message is sent
+        return made.multi_items()
 
     def _marks(self, sequence: int) -> list[tuple[str, str]]:
         return [("Nats-Batch-Id", self.id), ("Nats-Batch-Sequence", str(sequence))]
@@ -150,11 +156,7 @@ class AtomicBatch:
                 is_urgent=False,
             )
         except UnsentError as error:
-            self.discard()
-            raise errors.TimeoutError(
-                f"batch {self.id} was given up: message {self._count} was not sent: "
-                f"{error}"
-            ) from error
+            raise self._given_up(error) from error
         except BaseException:
             self.discard()
             raise
@@ -173,15 +175,20 @@ class AtomicBatch:
                     f"batch {self.id}: the server stored a message before its commit"
                 )
         except (UnsentError, UnansweredError) as error:
-            self.discard()
-            raise errors.DisconnectedError(
-                f"batch {self.id} was given up and nothing of it is stored: {error}"
-            ) from error
+            raise self._given_up(error) from error
         except BaseException:
             self.discard()
             raise
         self._replies.drop(reply)
         self._staging.popleft()
+
+    def _given_up(self, error: UnsentError | UnansweredError) -> errors.Error:
+        """The end of a batch of which a message was not taken; it has no commit."""
+        self.discard()
+        kind = errors.DisconnectedError if error.is_lost else errors.TimeoutError
+        return kind(
+            f"batch {self.id} was given up and nothing of it is stored: {error}"
+        )
 
     def _refuse_over(self) -> None:
         if self._is_over:
@@ -204,7 +211,8 @@ class FastBatch:
             ack = batch.commit()
 
     `add` waits when the server is behind. `errors` collects what the server refused or
-    lost with `on_gap="ok"`; with "fail" the first such thing ends the batch.
+    lost. With `on_gap="fail"` the first such thing ends the batch: `add` or `commit`
+    raise a FastBatchError, whose `ack` has the `count` of what is stored.
     """
 
     def __init__(
@@ -229,6 +237,7 @@ class FastBatch:
             )
         self.id = unique_name()
         self.errors: list[errors.Error] = []
+        self._api = api
         self._loop = api.loop
         self._timeout = timeout
         self._max_outstanding = max_outstanding
@@ -260,43 +269,56 @@ class FastBatch:
         headers: HeadersLike | None = None,
         **options: Unpack[PublishOptions],
     ) -> None:
-        """Sends a message; options are those of `JetStream.publish`."""
+        """Sends a message; options are those of `JetStream.publish`.
+
+        Raises what `commit` does when the server has ended the batch.
+        """
         self._refuse_over()
         check_literal(subject)
         deadline = monotonic() + self._timeout
-        fields = with_options(headers, options)
+        fields = optioned(self._api, headers, options)
         if self._sid is None:
             self._open(deadline)
         try:
-            self._send(subject, data, fields, 1 if self._count else 0, deadline)
-            self._count += 1
-            self._subject = subject
+            self._take_all_control(deadline)
+            if self._final is None and not self._is_broken:
+                self._send(subject, data, fields, 1 if self._count else 0, deadline)
+                self._count += 1
+                self._subject = subject
             self._await_acks(deadline)
         except errors.ConnectionClosedError as error:
-            raise self._unknown(str(error)) from error
+            raise self._unknown(str(error), PublishDisconnectedError) from error
 
     def commit(self) -> PubAck:
         """Ends the batch; the PubAck has the `count` of what is stored.
 
-        Raises an ApiError when nothing is stored, PublishOutcomeUnknownError when
-        nobody can know how much is.
+        Raises a FastBatchError with the `ack` of what is stored when the server has
+        ended a batch with `on_gap="fail"` early, another ApiError when nothing is
+        stored, and PublishOutcomeUnknownError when nobody can know how much is.
         """
         self._refuse_over()
         if self._count == 0:
             raise errors.InvalidArgumentError("the batch has no messages")
         deadline = monotonic() + self._timeout
         try:
-            if self._final is None:
+            self._take_all_control(deadline)
+            is_early = self._final is not None
+            if not is_early and not self._is_broken:
                 self._send(self._subject, b"", None, 3, deadline)
             while self._final is None:
                 self._take_control(deadline, "the batch was not committed in time")
         except errors.ConnectionClosedError as error:
-            raise self._unknown(str(error)) from error
+            raise self._unknown(str(error), PublishDisconnectedError) from error
         finally:
             self.discard()
-        if isinstance(self._final, PubAck):
+        if isinstance(self._final, PubAck) and not (is_early or self._is_broken):
             return self._final
-        raise self._final
+        raise self._final_error(self._final)
+
+    @property
+    def _is_broken(self) -> bool:
+        """Whether the server takes no more messages: its last word is under way."""
+        return self._on_gap == "fail" and bool(self.errors)
 
     def discard(self) -> None:
         """Ends the batch here; what was stored stays stored."""
@@ -316,7 +338,9 @@ class FastBatch:
         self._loop.check_open()
         linked = self._loop.linked
         if not linked.is_open and not self._loop.wait(linked, deadline):
-            raise self._unknown("there was no link to the server in time")
+            raise self._unknown(
+                "there was no link to the server in time", PublishTimeoutError
+            )
         self._live = self._loop.live
         self._sid = self._loop.subscribe(f"{self._prefix}.>", None, self._inbox)
 
@@ -330,7 +354,7 @@ class FastBatch:
     ) -> None:
         """Sends one message of the batch, whose reply subject says its place."""
         if self._loop.live is not self._live:
-            raise self._unknown("the link was lost")
+            raise self._unknown("the link was lost", PublishDisconnectedError)
         # A ping repeats the highest sequence.
         sequence = self._sent + (operation != 4)
         ticket = self._tickets.open(subject)
@@ -343,44 +367,56 @@ class FastBatch:
                     subject, data, reply, headers, operation != 1, ticket
                 )
             except errors.DisconnectedError as error:
-                raise self._unknown(str(error)) from error
+                raise self._unknown(str(error), PublishDisconnectedError) from error
             if asked != 2:
                 break
             room = outbox.await_room()
             self._loop.wake()
             if not self._loop.wait(room, deadline):
-                raise self._unknown("the link took no more messages")
+                raise self._unknown(
+                    "the link took no more messages", PublishTimeoutError
+                )
         self._sent = sequence
         if asked:
             self._loop.alert()
 
     def _await_acks(self, deadline: float) -> None:
-        """Waits while too many messages are without an ack, and for the first one."""
-        while self._inbox.count:
-            self._take_control(deadline, "")
+        """Waits while too many messages are without an ack, and for the first one.
+
+        In a batch that the server has ended it waits for the last word, and raises.
+        """
+        self._take_all_control(deadline)
         while self._final is None and (
-            self._interval == 0
+            self._is_broken
+            or self._interval == 0
             or self._acked + self._interval * self._max_outstanding <= self._sent
         ):
             # An ack may be lost: a ping asks for it again.
             pause = monotonic() + self._timeout / 3
             if not self._loop.wait(self._inbox, min(pause, deadline)):
                 if monotonic() >= deadline:
-                    raise self._unknown("no ack came in time")
-                if self._interval:
+                    raise self._unknown("no ack came in time", PublishTimeoutError)
+                if not self._is_broken:
                     self._send(self._subject, b"", None, 4, deadline)
                 continue
             self._take_control(deadline, "no ack came in time")
-        self._raise_final_error()
+        if self._final is not None:
+            self.discard()
+            raise self._final_error(self._final)
+
+    def _take_all_control(self, deadline: float) -> None:
+        """Handles what the server has said so far, up to its last word."""
+        while self._inbox.count and self._final is None:
+            self._take_control(deadline, "")
 
     def _take_control(self, deadline: float, late: str) -> None:
         """Handles one control message of the server."""
         msg = self._inbox.take()
         while msg is None:
             if self._loop.live is not self._live:
-                raise self._unknown("the link was lost")
+                raise self._unknown("the link was lost", PublishDisconnectedError)
             if not self._loop.wait(self._inbox, deadline):
-                raise self._unknown(late)
+                raise self._unknown(late, PublishTimeoutError)
             msg = self._inbox.take()
         try:
             self._read_control(msg)
@@ -406,11 +442,9 @@ class FastBatch:
     def _finish(self, msg: Msg) -> None:
         try:
             self._final = read_ack(msg, self._subject)
-        except NoStreamResponseError as error:
-            if self._acked:
-                raise self._unknown(str(error)) from error
-            self._final = error
         except errors.Error as error:
+            if self._sent > 1:  # those before the one that is refused may be stored
+                raise self._unknown(str(error)) from error
             self._final = error
 
     def _note(self, code: int, description: str) -> None:
@@ -419,29 +453,33 @@ class FastBatch:
             FastBatchError(code=code, description=description, doing=doing)
         )
 
-    def _raise_final_error(self) -> None:
-        """A batch that the server ended early takes no more messages."""
-        if self._final is None:
-            return
-        if isinstance(self._final, PubAck):
-            reason = self.errors[0] if self.errors else None
-            error: errors.Error = FastBatchError(
-                code=400,
-                description=f"the server ended the batch after {self._final.count} "
-                f"messages: {reason}",
-                doing=f"publish batch {self.id}",
-            )
-        else:
-            error = self._final
-        self.discard()
-        raise error
+    def _final_error(self, final: PubAck | errors.Error) -> errors.Error:
+        """What a batch raises that the server ended before its commit."""
+        if not isinstance(final, PubAck):
+            return final
+        reason = self.errors[0] if self.errors else None
+        error = FastBatchError(
+            code=400,
+            description=f"the server ended the batch after {final.count} messages: "
+            f"{reason}",
+            doing=f"publish batch {self.id}",
+        )
+        error.ack = final
+        error.__cause__ = reason
+        return error
 
-    def _unknown(self, reason: str) -> errors.Error:
+    def _unknown(
+        self,
+        reason: str,
+        kind: type[PublishOutcomeUnknownError] = PublishOutcomeUnknownError,
+    ) -> errors.Error:
         """The end of a batch of which nobody knows how much is stored."""
         self.discard()
         if self._sent == 0:
-            return errors.DisconnectedError(f"batch {self.id} was not begun: {reason}")
-        return PublishOutcomeUnknownError(
+            is_late = kind is PublishTimeoutError
+            unbegun = errors.TimeoutError if is_late else errors.DisconnectedError
+            return unbegun(f"batch {self.id} was not begun: {reason}")
+        return kind(
             self._subject,
             f"batch {self.id}: {reason}; {self._acked} of {self._sent} are acked",
         )

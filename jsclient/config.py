@@ -1,21 +1,25 @@
 """How streams and consumers are configured: every field of servers 2.9 to 2.15.
 
 Fields have the names of the wire. A field that is None is not sent: the server fills in
-its default, or an update keeps what is. Durations are seconds or a timedelta and read
-back as seconds; instants are aware datetimes or RFC 3339 texts; choices are the members
-of the Enums here or their texts in any case; lists and dicts that are set to be empty
-are sent, which clears them.
+its default. Durations are seconds or a timedelta and read back as seconds; instants are
+aware datetimes or RFC 3339 texts; choices are the members of the Enums here or their
+texts in any case; lists and dicts that are set to be empty are sent, which clears them.
+
+An update changes the fields that a configuration sets, and those that the call names:
+named as None, a field goes back to the server's default. All others stay as they are.
 
 A release in brackets is the first one that knows the field, if it is later than 2.9.
-What a server tells and this module does not know is kept in `extra` and sent back.
+What a server tells and this module does not know is kept in `extra` and sent back; an
+update puts the `extra` that it is given on top of that.
 
     StreamConfig(name="ORDERS", subjects=["orders.>"], storage="memory", max_age=3600)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from dataclasses import fields as fields_of
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -62,9 +66,11 @@ __all__ = [
     "StreamConsumerSource",
     "StreamSource",
     "SubjectTransform",
+    "changes",
     "consumer_config",
     "differences",
     "stream_config",
+    "updated",
 ]
 
 
@@ -321,6 +327,29 @@ def _given(config: _Config | None, kind: type[_Config]) -> _Config:
             "fields are given by their names"
         )
     return config
+
+
+def changes(
+    wanted: StreamConfig | ConsumerConfig, named: Iterable[str]
+) -> dict[str, Any]:
+    """What an update changes: the fields that are set, and None for those named so."""
+    names = set(named)
+    return {
+        entry.name: value
+        for entry in fields_of(wanted)
+        if (value := getattr(wanted, entry.name)) is not None or entry.name in names
+    }
+
+
+def updated(current: _Config, changed: Mapping[str, Any]) -> _Config:
+    """A configuration with these changes; all else stays, known to us or not."""
+    extra = {**current.extra, **changed.get("extra", {})}
+    left = {
+        name: value
+        for name, value in extra.items()
+        if value is not None and name not in changed
+    }
+    return replace(current, **{**changed, "extra": left})
 
 
 def differences(

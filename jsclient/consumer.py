@@ -21,6 +21,7 @@ from .events import ConsumerWarning
 from .fetching import FetchResult, fetch, fetch_after, fetch_batch, fetch_error
 from .info import ConsumerInfo, PauseInfo
 from .jetstream_errors import (
+    ApiError,
     ConsumerNotFoundError,
     PullError,
     PushConsumerError,
@@ -77,10 +78,21 @@ class Consumer:
         )
         return self._info
 
-    def update(self, *, timeout: Seconds | None = None, **fields: Any) -> Consumer:
-        """Changes fields of its configuration; all others stay as they are."""
+    def update(
+        self, *, pedantic: bool = False, timeout: Seconds | None = None, **fields: Any
+    ) -> Consumer:
+        """Changes fields of its configuration; all others stay as they are.
+
+        None takes a field back to the server's default.
+        """
         self._info = verbs.update(
-            self._api, self.stream_name, self.name, fields, timeout=timeout
+            self._api,
+            self.stream_name,
+            self.name,
+            None,
+            fields,
+            pedantic=pedantic,
+            timeout=timeout,
         )
         return self
 
@@ -126,6 +138,11 @@ class Consumer:
     ) -> Msg:
         """The next message; TimeoutError when none came in time.
 
+        A `timeout` of 0 asks for what is there; the server has a second to say so.
+        With `idle_heartbeat` the server tells that often that it still waits, at least
+        every half of `timeout`; by default every 5 seconds if that is 10 or more. When
+        it does not, MissedHeartbeatError is raised.
+
         Options of a pull, here and below: `group`, `priority`, `min_pending` and
         `min_ack_pending` for consumers with priority groups.
         """
@@ -142,7 +159,7 @@ class Consumer:
             msg = run_fetch(lanes, order, lone, self._converse, finish_at, take)
             if msg is not None:
                 return msg
-            fetch_error(lanes.loop, lone, 0)
+            fetch_error(self, lone, 0)
         raise TimeoutError(
             f"no message of consumer {self.name!r} within {seconds(timeout):g} s"
         )
@@ -211,7 +228,7 @@ class Consumer:
     def _run(self, order: Order, finish_at: float) -> FetchResult:
         lanes = self._own_lanes()
         lone = LonePull(lanes.pool, order.draft)
-        return fetch(lanes, order, lone, self._converse, finish_at)
+        return fetch(self, lanes, order, lone, finish_at)
 
     def _converse(self, order: Order, inbox: PullInbox) -> Pulling:
         """The conversation of a fetch that is not over with its first pull."""
@@ -288,7 +305,9 @@ class Consumer:
                 is asked for; half by default.
             expires, idle_heartbeat: how long one pull lives at the server, and how
                 often the server says that it does; 30 seconds and half of `expires` by
-                default, less if the consumer allows no more.
+                default, less if the consumer allows no more. By default a pinned client
+                asks again within half of the consumer's `priority_timeout`: one whose
+                pulls live longer may lose its pin.
             stop_after: end after so many messages.
             on_missing: what to do when the consumer is gone for certain: raise, or wait
                 until there is one again.
@@ -323,12 +342,16 @@ class Consumer:
         )
         fields = pull_fields(self._info.config, pull)
         inbox = PullInbox(self._courier())
-        for msg in reversed(self._leftovers(policy)):
-            inbox.put_back(msg)
-        policy = _without_first(policy, inbox.count)
-        return Messages(
-            self._api.loop, self._pulling(policy, fields, inbox=inbox), self
-        )
+        late: list[Msg] = []
+        try:
+            self._take_leftovers(late, policy)
+            for msg in late:
+                inbox.add(msg)
+            pulling = self._pulling(policy, fields, inbox=inbox)
+            return Messages(self._api.loop, pulling, self)
+        except BaseException:
+            self._own_lanes().leftovers.put_back(late)
+            raise
 
     def consume(
         self,
@@ -368,6 +391,7 @@ class Consumer:
         *,
         max_bytes: int | None = None,
         timeout: Seconds = 5.0,
+        idle_heartbeat: Seconds | None = None,
         **pull: Unpack[PullOptions],
     ) -> Batch:
         """Like `fetch`, in columns: no object per message, empty if nothing came.
@@ -378,16 +402,18 @@ class Consumer:
         if max_messages is None:
             most = self._info.config.max_batch or 0
             max_messages = min(DEFAULT_ROWS, most) if most > 0 else DEFAULT_ROWS
-        order = self._order(max_messages, max_bytes, timeout, False, None, pull)
+        order = self._order(
+            max_messages, max_bytes, timeout, False, idle_heartbeat, pull
+        )
         finish_at = monotonic() + order.wait
         lanes = self._own_lanes()
         inbox = BatchInbox(order.draft.courier)
         if lanes.leftovers:
-            lanes.leftovers.await_all(self._api.loop, finish_at)
+            lanes.await_leftovers(finish_at)
             late = lanes.leftovers.take_batch(inbox, max_messages, max_bytes or 0)
             if late is not None:
                 return late
-        return fetch_batch(lanes, order, inbox, self._converse, finish_at)
+        return fetch_batch(self, lanes, order, inbox, finish_at)
 
     def batches(
         self,
@@ -418,19 +444,23 @@ class Consumer:
         )
         fields = pull_fields(self._info.config, pull)
         inbox = BatchInbox(self._courier())
-        for msg in self._leftovers(policy):
-            inbox.add(msg)
-        policy = _without_first(policy, inbox.count)
-        pulling = self._pulling(policy, fields, inbox=inbox)
-        return Batches(self._api.loop, pulling, inbox, self)
+        late: list[Msg] = []
+        try:
+            self._take_leftovers(late, policy)
+            for msg in late:
+                inbox.add(msg)
+            pulling = self._pulling(policy, fields, inbox=inbox)
+            return Batches(self._api.loop, pulling, inbox, self)
+        except BaseException:
+            self._own_lanes().leftovers.put_back(late)
+            raise
 
-    def _leftovers(self, policy: Policy) -> list[Msg]:
-        """What fetches have left behind; a limit leaves something to ask for."""
-        leftovers = self._own_lanes().leftovers
-        if not leftovers:
-            return []
-        leftovers.await_all(self._api.loop, monotonic() + self._api.timeout)
-        return leftovers.take((policy.stop_after or MANY) - 1)
+    def _take_leftovers(self, late: list[Msg], policy: Policy) -> None:
+        """What fetches have left behind, up to what is wanted in all."""
+        lanes = self._own_lanes()
+        if lanes.leftovers:
+            lanes.await_leftovers(monotonic() + self._api.timeout)
+            lanes.leftovers.take_into(late, policy.stop_after or MANY)
 
     def _courier(self) -> Courier:
         """Who sends the acks of its messages."""
@@ -483,7 +513,7 @@ class Consumer:
 
     def _new_lanes(self) -> Lanes:
         """The lanes of all its pulls; the first of several threads makes them."""
-        fresh = Lanes(self._api.loop)
+        fresh = Lanes(self._api.loop, self._pull_subject)
         self._all_lanes.append(fresh)
         self._lanes = self._all_lanes[0]
         if self._lanes is not fresh:
@@ -501,13 +531,19 @@ class Consumer:
 
     def _see_if_missing(self, pulling: Pulling) -> None:
         """Ends the consume of a consumer that does not exist any more."""
-        try:
-            verbs.fetch_info(self._api, self.stream_name, self.name)
-        except (ConsumerNotFoundError, StreamNotFoundError) as error:
+        error = self._find_missing()
+        if error is not None:
             pulling.missing(error)
+
+    def _find_missing(self, timeout: float | None = None) -> ApiError | None:
+        """What the server says if it does not exist any more."""
+        try:
+            verbs.fetch_info(self._api, self.stream_name, self.name, timeout=timeout)
+        except (ConsumerNotFoundError, StreamNotFoundError) as error:
+            return error
         except Error:
-            # Time-outs and the like say nothing about the consumer.
-            return
+            pass  # time-outs and the like say nothing about the consumer
+        return None
 
     def __del__(self) -> None:
         lanes = getattr(self, "_lanes", None)
@@ -522,10 +558,3 @@ class Consumer:
             "a Consumer cannot be pickled: pickle its names, and ask a JetStream of "
             "the other process for it"
         )
-
-
-def _without_first(policy: Policy, count: int) -> Policy:
-    """The policy of a conversation that begins with so many messages at hand."""
-    if policy.stop_after:
-        policy = policy._replace(stop_after=policy.stop_after - count)
-    return policy

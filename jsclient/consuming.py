@@ -64,7 +64,8 @@ class Messages:
                 msg.ack()
 
     Several threads may iterate it; each message goes to one of them. Leaving the block
-    stops it: messages that were fetched and not read are delivered again later.
+    stops it: messages that were fetched and not read are delivered again later, unless
+    the consumer has no acks (`ack_policy="none"`): then they are lost.
     """
 
     def __init__(self, loop: Loop, feed: Feed, consumer: object) -> None:
@@ -104,7 +105,10 @@ class Messages:
         raise errors.TimeoutError(f"no message came within {limit:g} s")
 
     def stop(self) -> None:
-        """Ends the iteration at once; unread messages are delivered again later."""
+        """Ends the iteration at once; unread messages are delivered again later.
+
+        Those of a consumer without acks are lost.
+        """
         self._feed.stop()
         self._feed.inbox.clear()
 
@@ -113,7 +117,11 @@ class Messages:
         self._feed.tell_errors()
 
     def drain(self, timeout: Seconds | None = 5.0) -> None:
-        """Asks for nothing more; what is under way can still be read to its end."""
+        """Asks for nothing more; what is under way can still be read to its end.
+
+        A server that is just sending keeps the rest for later, but not for a consumer
+        without acks: it counts what is on its way there as delivered.
+        """
         if not self._feed.drain(monotonic() + seconds(timeout)):
             raise errors.DrainTimeoutError("the server did not answer in time")
 
@@ -204,12 +212,19 @@ class Batches:
         raise errors.TimeoutError(f"no message came within {limit:g} s")
 
     def stop(self) -> None:
-        """Ends the iteration at once; unread messages are delivered again later."""
+        """Ends the iteration at once; unread messages are delivered again later.
+
+        Those of a consumer without acks are lost.
+        """
         self._pulling.stop()
         self._inbox.clear()
 
     def drain(self, timeout: Seconds | None = 5.0) -> None:
-        """Asks for nothing more; what is under way can still be read to its end."""
+        """Asks for nothing more; what is under way can still be read to its end.
+
+        A server that is just sending keeps the rest for later, but not for a consumer
+        without acks: it counts what is on its way there as delivered.
+        """
         if not self._pulling.drain(monotonic() + seconds(timeout)):
             raise errors.DrainTimeoutError("the server did not answer in time")
 
@@ -362,6 +377,8 @@ class ConsumeHandle:
 
     def stop(self) -> None:
         """Ends it; messages that no callback has are delivered again later.
+
+        Those of a consumer without acks are lost.
 
         A callback that runs goes on to its end: see `wait`.
         """

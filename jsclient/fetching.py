@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from . import errors
 from ._core import Batch, BatchInbox, LonePull, Msg
-from ._io.lone_pull import Converse, Order, run_fetch
-from ._io.loop import Loop
+from ._io.lone_pull import Order, run_fetch
 from ._io.pulling import Lanes
+from .jetstream_errors import MessageSizeError, MissedHeartbeatError
+
+if TYPE_CHECKING:
+    from .consumer import Consumer
+
+# The first release that answers a pull from a consumer that is not there.
+TELLS_MISSING = (2, 10, 26)
+# How long a fetch whose time is over may still ask whether there is a consumer.
+LAST_QUESTION = 0.1
 
 
 class FetchResult(Sequence[Msg]):
@@ -42,15 +50,15 @@ class FetchResult(Sequence[Msg]):
 
 
 def fetch(
-    lanes: Lanes, order: Order, lone: LonePull, converse: Converse, finish_at: float
+    consumer: Consumer, lanes: Lanes, order: Order, lone: LonePull, finish_at: float
 ) -> FetchResult:
     """Runs a fetch to its end. Raises its error only when no message came."""
 
     def take() -> FetchResult:
         messages = lone.take_all()
-        return FetchResult(messages, fetch_error(lanes.loop, lone, len(messages)))
+        return FetchResult(messages, fetch_error(consumer, lone, len(messages)))
 
-    return run_fetch(lanes, order, lone, converse, finish_at, take)
+    return run_fetch(lanes, order, lone, consumer._converse, finish_at, take)
 
 
 def fetch_after(
@@ -61,7 +69,7 @@ def fetch_after(
 ) -> FetchResult:
     """A fetch that begins with what came too late for those before."""
     policy, leftovers = order.policy, lanes.leftovers
-    leftovers.await_all(lanes.loop, finish_at)
+    lanes.await_leftovers(finish_at)
     found: list[Msg] = []
     error = None
     try:
@@ -76,7 +84,9 @@ def fetch_after(
             except errors.Error as failure:
                 if not found:
                     raise
-                error = failure
+                # That the next message is too large for the rest is no error.
+                if not isinstance(failure, MessageSizeError):
+                    error = failure
         return FetchResult(found, error)
     except BaseException:
         leftovers.put_back(found)
@@ -84,7 +94,7 @@ def fetch_after(
 
 
 def fetch_batch(
-    lanes: Lanes, order: Order, inbox: BatchInbox, converse: Converse, finish_at: float
+    consumer: Consumer, lanes: Lanes, order: Order, inbox: BatchInbox, finish_at: float
 ) -> Batch:
     """Runs a fetch into columns to its end; an empty batch if nothing came."""
     lone = LonePull(lanes.pool, order.draft, inbox)
@@ -92,19 +102,23 @@ def fetch_batch(
     def take() -> Batch:
         found = lone.take_batch()
         batch = Batch() if found is None else found
-        batch.error = fetch_error(lanes.loop, lone, len(batch))
+        batch.error = fetch_error(consumer, lone, len(batch))
         return batch
 
-    return run_fetch(lanes, order, lone, converse, finish_at, take)
+    return run_fetch(lanes, order, lone, consumer._converse, finish_at, take)
 
 
-def fetch_error(loop: Loop, lone: LonePull, count: int) -> errors.Error | None:
+def fetch_error(consumer: Consumer, lone: LonePull, count: int) -> errors.Error | None:
     """Why a fetch ended early; raised if it brought nothing."""
     if lone.heir is None:
         return None
     error: errors.Error | None = lone.heir.error
-    if error is None and not count and loop.live is None:
+    is_silence = error is None or isinstance(error, MissedHeartbeatError)
+    is_silence = is_silence and lone.heir.is_unanswered and not lone.is_cut
+    if error is None and not count and consumer._api.loop.live is None:
         error = errors.DisconnectedError("there was no link to the server in time")
+    elif is_silence and consumer._api.is_before(TELLS_MISSING):
+        error = consumer._find_missing(LAST_QUESTION) or error
     if error is not None and not count:
         raise error
     return error

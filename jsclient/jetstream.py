@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
@@ -11,7 +11,7 @@ from . import _consumer_verbs as consumers_api
 from . import _stream_verbs as streams_api
 from . import publisher, subscribing
 from ._api import Api, Listing, api_prefix, literal_prefix
-from ._core import PubAck, check_literal
+from ._core import AsyncPublishing, PubAck, check_literal
 from ._engine.arguments import (
     Buffer,
     HeadersLike,
@@ -21,23 +21,19 @@ from ._engine.arguments import (
     positive_seconds,
     seconds,
 )
-from ._engine.publish_headers import (
-    PublishOptions,
-    can_be_repeated,
-    needs_of,
-    with_options,
-)
+from ._engine.publish_headers import PublishOptions, can_be_repeated
 from .ack_future import AckFuture
 from .async_publisher import AsyncPublisher
 from .batch import AtomicBatch, FastBatch
-from .config import ConsumerConfig, StreamConfig, stream_config
+from .config import ConsumerConfig, StreamConfig
 from .consumer import Consumer
 from .errors import Error, InvalidArgumentError
-from .info import AccountInfo, PauseInfo
+from .info import AccountInfo, ConsumerInfo, PauseInfo
 from .ordered_push import OrderedPushSubscription
 from .publish_all import publish_all
 from .pull_subscription import PullSubscription
 from .push import PushSubscription
+from .repeating import Repeats
 from .stream import Stream
 
 if TYPE_CHECKING:
@@ -54,7 +50,7 @@ RETRIES = 2
 RETRY_WAIT = 0.25
 
 
-class JetStream:
+class JetStream(AsyncPublishing):
     """What JetStream offers to one account, perhaps of another domain.
 
     Made by `Connection.jetstream`. Making one asks the server nothing.
@@ -83,7 +79,6 @@ class JetStream:
         self._ack_timeout = positive_seconds(ack_timeout, "ack_timeout")
         self._literal: str | None = None  # the last subject that was published to
         self._async: AsyncPublisher | None = None
-        self._launch: Callable[[str, Buffer], AckFuture | None] | None = None
         self._publishers: list[AsyncPublisher] = []
 
     def account_info(self, *, timeout: Seconds | None = None) -> AccountInfo:
@@ -120,6 +115,7 @@ class JetStream:
             schedule, schedule_target, schedule_source, schedule_ttl,
                 schedule_time_zone, schedule_rollup: when the stream is to publish it,
                 where and how.
+            cancel_schedule: the subject of a schedule that ends when this is stored.
             retries, retry_wait: how often and how soon to try again while no stream
                 answers.
 
@@ -128,8 +124,10 @@ class JetStream:
             UnsupportedByServerError: the server does not know one of the options.
             ApiError: the stream refused the message; a subclass says why.
             TimeoutError: it was not sent in time, and will not be.
-            PublishOutcomeUnknownError: it was sent and no ack came. Only a message with
-                a `msg_id` is sent again by itself after a lost link.
+            PublishOutcomeUnknownError: it was sent and no ack came; it is also a
+                TimeoutError, or a ConnectionError after a lost link. Only a message
+                with a `msg_id` and without conditions is sent again by itself after a
+                lost link, in the first half of the stream's `duplicate_window`.
         """
         if subject is not self._literal:
             self._check_literal(subject)
@@ -147,55 +145,35 @@ class JetStream:
             self._loop,
             subject,
             data,
-            self._headers(headers, options),
+            publisher.optioned(self._api, headers, options),
             limit,
             retries,
             wait,
             msg_id=options.get("msg_id"),
-            can_repeat=can_be_repeated(options),
+            repeats=(
+                Repeats(self._api, options.get("expected_stream"))
+                if can_be_repeated(options)
+                else None
+            ),
         )
 
-    def publish_async(
+    def _publish_async(
         self,
         subject: str,
-        data: Buffer = b"",
-        *,
-        headers: HeadersLike | None = None,
-        timeout: Seconds | None = None,
-        **options: Unpack[PublishOptions],
+        data: Buffer,
+        headers: HeadersLike | None,
+        timeout: Seconds | None,
+        options: PublishOptions,
     ) -> AckFuture:
-        """Publishes a message and returns a Future of its PubAck at once.
-
-        At most `max_pending` publishes wait for their acks; with more the call waits,
-        at most `timeout`, and raises TooManyPendingError. With some hundreds it lets a
-        moment pass for acks, milliseconds, before it goes on. A future fails when its
-        ack did not come within `ack_timeout`, or the link was lost. Options are those
-        of `publish`.
-        """
-        if subject is not self._literal:
-            self._check_literal(subject)
-        # An attribute of ours: looking up one of the publisher takes longer.
-        launch = self._launch
-        if timeout is None and headers is None and not options and launch is not None:
-            future = launch(subject, data)
-            if future is not None:
-                return future
+        """A `publish_async` that could not be done at once."""
+        self._check_literal(subject)
         made = self._async or self._publisher()
         if options:
-            headers = self._headers(headers, options)
+            headers = publisher.optioned(self._api, headers, options)
         limit = self._timeout if timeout is None else seconds(timeout)
         return made.publish(
             subject, data, headers, msg_id=options.get("msg_id"), timeout=limit
         )
-
-    def _headers(
-        self, headers: HeadersLike | None, options: PublishOptions
-    ) -> HeadersLike | None:
-        """The headers of a message with its options, if the server knows them."""
-        headers = with_options(headers, options)
-        if needs := needs_of(options):
-            self._api.refuse_too_new(needs)
-        return headers
 
     def _check_literal(self, subject: str) -> None:
         """Raises for a wildcard; the same subject again is not looked at."""
@@ -213,7 +191,7 @@ class JetStream:
         )
         self._publishers.append(fresh)
         self._async = self._publishers[0]
-        self._launch = self._async.launch
+        self._pledges = self._async.pledges
         if self._async is not fresh:
             fresh.retire()
         return self._async
@@ -235,11 +213,18 @@ class JetStream:
         Yields the PubAcks in order; nothing is published until it is iterated. At most
         `window` messages are on their way, each with its `timeout`. The first error is
         raised, and messages after it may or may not be stored; with `on_error="return"`
-        errors are yielded in the places of their acks.
+        errors are yielded in the places of their acks. Unlike `publish` it sends
+        nothing twice, also not what no stream answers: that would come after its
+        successors.
         """
         if on_error not in ("raise", "return"):
             raise InvalidArgumentError(
                 f"on_error must be 'raise' or 'return': {on_error!r}"
+            )
+        if isinstance(messages, Mapping) or not isinstance(messages, Iterable):
+            raise TypeError(
+                "messages must be an iterable of (subject, data) tuples, not "
+                f"{type(messages).__name__}"
             )
         return publish_all(
             self._loop,
@@ -256,7 +241,7 @@ class JetStream:
         subject: str | None = None,
         content_ids: str | None = None,
         expected_stream: str | None = None,
-        window: int = 512,
+        window: int = 1000,
         timeout: Seconds | None = 30.0,
         retries: int = 2,
         retry_wait: Seconds = 0.25,
@@ -276,8 +261,7 @@ class JetStream:
                 Publishing the same rows again with the same text, in whatever order,
                 stores nothing twice within the stream's duplicate window.
             expected_stream: rows that another stream would store are refused.
-            window: how many rows may wait for their acks. A server that is near stores
-                fewer rows a second with more of them; over a line on which acks
+            window: how many rows may wait for their acks; over a line on which acks
                 take 10 ms or more, raise it.
             timeout: how long there may be no progress.
             retries, retry_wait: how often and how soon a row is published again that no
@@ -288,7 +272,8 @@ class JetStream:
         Raises:
             PublishColumnsError: a row is not stored, or nobody can know; it tells which
                 and how many others are. Rows with ids are published again by themselves
-                after a lost link.
+                after a lost link or a silence of 5 s, in the first half of the stream's
+                `duplicate_window`.
         """
         from .columns import Identities, all_rows
         from .publish_columns import publish_columns
@@ -302,6 +287,7 @@ class JetStream:
         identities = None if content_ids is None else Identities.of(content_ids)
         return publish_columns(
             self._loop,
+            Repeats(self._api, expected_stream),
             all_rows(
                 columns,
                 subject=subject,
@@ -480,16 +466,16 @@ class JetStream:
         timeout: Seconds | None = None,
         **fields: Any,
     ) -> Stream:
-        """Changes the fields of a stream that are given; all others stay."""
-        wanted = stream_config(config, **fields)
+        """Changes the fields of a stream that are given; all others stay.
+
+        These are the fields that `config` sets, and those that are named here: None
+        takes one back to the server's default; `mirror=None` makes a mirror a stream
+        of its own.
+        """
         return Stream(
             self._api,
             streams_api.update(
-                self._api,
-                wanted.name or "",
-                streams_api.given_fields(wanted),
-                pedantic=pedantic,
-                timeout=timeout,
+                self._api, None, config, fields, pedantic=pedantic, timeout=timeout
             ),
         )
 
@@ -541,7 +527,12 @@ class JetStream:
     def streams(
         self, subject: str | None = None, *, timeout: Seconds | None = None
     ) -> Listing[Stream]:
-        """Every stream, or those whose subjects overlap one."""
+        """Every stream, or those whose subjects overlap one.
+
+        When a server of a cluster is away the others wait 4 seconds for it, for every
+        256 streams. So each such page has at least 5 seconds, unless a `timeout` for
+        all together is given.
+        """
         return streams_api.listing(
             self._api,
             lambda info: Stream(self._api, info),
@@ -574,19 +565,33 @@ class JetStream:
                 stream,
                 config,
                 fields,
-                action="create",
                 pedantic=pedantic,
                 timeout=timeout,
             ),
         )
 
     def update_consumer(
-        self, stream: str, name: str, *, timeout: Seconds | None = None, **fields: Any
+        self,
+        stream: str,
+        name: str,
+        config: ConsumerConfig | None = None,
+        *,
+        pedantic: bool = False,
+        timeout: Seconds | None = None,
+        **fields: Any,
     ) -> Consumer:
-        """Changes fields of a consumer; all others stay as they are."""
+        """Changes the fields of a consumer that are given; all others stay."""
         return Consumer(
             self._api,
-            consumers_api.update(self._api, stream, name, fields, timeout=timeout),
+            consumers_api.update(
+                self._api,
+                stream,
+                name,
+                config,
+                fields,
+                pedantic=pedantic,
+                timeout=timeout,
+            ),
         )
 
     def create_or_update_consumer(
@@ -598,15 +603,14 @@ class JetStream:
         timeout: Seconds | None = None,
         **fields: Any,
     ) -> Consumer:
-        """Makes a consumer, or gives the one of that name this configuration."""
+        """Changes the given fields of a consumer, or makes it if there is none."""
         return Consumer(
             self._api,
-            consumers_api.create(
+            consumers_api.create_or_update(
                 self._api,
                 stream,
                 config,
                 fields,
-                action="",
                 pedantic=pedantic,
                 timeout=timeout,
             ),
@@ -630,7 +634,7 @@ class JetStream:
     def consumers(
         self, stream: str, *, timeout: Seconds | None = None
     ) -> Listing[Consumer]:
-        """Every consumer of a stream."""
+        """Every consumer of a stream; `timeout` is as in `streams`."""
         return consumers_api.listing(
             self._api,
             stream,
@@ -660,6 +664,23 @@ class JetStream:
     ) -> PauseInfo:
         """Ends the pause of a consumer."""
         return consumers_api.pause(self._api, stream, name, None, timeout=timeout)
+
+    def reset_consumer(
+        self,
+        stream: str,
+        name: str,
+        seq: int | None = None,
+        *,
+        timeout: Seconds | None = None,
+    ) -> ConsumerInfo:
+        """Sets a consumer back to what is not acknowledged yet, or to a sequence."""
+        return consumers_api.reset(self._api, stream, name, seq, timeout=timeout)
+
+    def unpin_consumer(
+        self, stream: str, name: str, group: str, *, timeout: Seconds | None = None
+    ) -> None:
+        """Takes the pin of a priority group from the client that has it."""
+        consumers_api.unpin(self._api, stream, name, group, timeout=timeout)
 
     def __repr__(self) -> str:
         return f"<JetStream {self._api.prefix!r} of {self._connection!r}>"

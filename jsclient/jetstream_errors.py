@@ -60,13 +60,15 @@ The tree, with the classes that a class also is, and the server's numbers:
         ├── NoStreamResponseError ··········· NoRespondersError
         ├── InvalidAckError                   who answered a publish is no stream
         ├── PublishOutcomeUnknownError        nobody can know if it was stored
-        │   └── PublishTimeoutError ········· TimeoutError
+        │   ├── PublishTimeoutError ········· TimeoutError
+        │   └── PublishDisconnectedError ···· ConnectionError
         ├── PublishColumnsError               a row of columns is not stored
         ├── TooManyPendingError ············· TimeoutError
         ├── ConsumerStatusError               trouble between consumer and reader
         │   ├── PullError                     a pull ended without its messages
         │   │   ├── BadPullError              status 400
         │   │   ├── ConsumerDeletedError      status 409
+        │   │   │   └── StreamDeletedError    the same, and its stream is gone
         │   │   ├── LeadershipChangedError    status 409
         │   │   ├── MessageSizeError          status 409
         │   │   ├── PullLimitError            status 408, 409
@@ -98,9 +100,12 @@ Names follow numbers only: the server's texts change from release to release.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .errors import Error, NoRespondersError, TimeoutError
+from .errors import ConnectionError, Error, NoRespondersError, TimeoutError
+
+if TYPE_CHECKING:
+    from ._core import PubAck
 
 __all__ = [
     "AccountLimitError",
@@ -156,6 +161,7 @@ __all__ = [
     "PedanticError",
     "PriorityGroupError",
     "PublishColumnsError",
+    "PublishDisconnectedError",
     "PublishOutcomeUnknownError",
     "PublishTimeoutError",
     "PullConsumerMismatchError",
@@ -174,6 +180,7 @@ __all__ = [
     "ScheduleError",
     "ServerShutdownError",
     "SourceHeaderNotAllowedError",
+    "StreamDeletedError",
     "StreamNameInUseError",
     "StreamNotFoundError",
     "StreamOfflineError",
@@ -196,6 +203,7 @@ __all__ = [
 # Refused for a passing reason and without effect: the same request may succeed later.
 _RETRYABLE = frozenset({10004, 10008, 10009, 10063, 10158, 10163, 10167, 10210, 10211})
 _RETRYABLE_STATUSES = frozenset({429, 503})
+_NO_PEERS = 10005
 
 
 class JetStreamError(Error):
@@ -219,8 +227,12 @@ class ApiError(JetStreamError):
     """The server refused a request or a publish.
 
     `code` is an HTTP-like status, `err_code` the number of this very refusal (0 if the
-    server gave none), `description` the server's text, `doing` what was being done.
+    server gave none), `description` the server's text, `doing` what was being done. Of
+    a publish `stream` and `seq` are what the answer has besides, None if it has not.
     """
+
+    stream: str | None = None
+    seq: int | None = None
 
     def __init__(
         self, *, code: int, err_code: int = 0, description: str = "", doing: str = ""
@@ -236,6 +248,10 @@ class ApiError(JetStreamError):
     @property
     def is_retryable(self) -> bool:
         """Whether the same request had no effect and may succeed a little later."""
+        if self.err_code == _NO_PEERS:
+            # A cluster that has just started has not heard of its servers yet; what
+            # else stands against all of them, tags or storage, will not pass.
+            return "peer offline" in self.description
         if self.err_code in _CLASSES:
             return self.err_code in _RETRYABLE
         return self.code in _RETRYABLE_STATUSES
@@ -446,7 +462,12 @@ class IncompleteBatchError(AtomicBatchError):
 
 
 class FastBatchError(ApiError):
-    """The stream takes no batches, or does not know this one."""
+    """The stream takes no batches, does not know this one, or ended it early.
+
+    `ack` tells what is stored of a batch that was ended.
+    """
+
+    ack: PubAck | None = None
 
 
 class StreamStoreFailedError(ApiError):
@@ -490,6 +511,10 @@ class PublishOutcomeUnknownError(JetStreamError):
 
 class PublishTimeoutError(PublishOutcomeUnknownError, TimeoutError):
     """The ack of a publish did not come in time."""
+
+
+class PublishDisconnectedError(PublishOutcomeUnknownError, ConnectionError):
+    """The link was lost before the ack of a publish came."""
 
 
 class PublishColumnsError(JetStreamError):
@@ -550,7 +575,15 @@ class PullError(ConsumerStatusError):
 
 
 class ConsumerDeletedError(PullError):
-    """The consumer, or its stream, was deleted."""
+    """The consumer, or its stream, was deleted.
+
+    The server says the same of both; `Consumer.info` then raises StreamNotFoundError or
+    ConsumerNotFoundError.
+    """
+
+
+class StreamDeletedError(ConsumerDeletedError):
+    """The stream was deleted while it was read, and with it the consumer."""
 
 
 class PushConsumerError(PullError):

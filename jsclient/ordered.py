@@ -114,7 +114,7 @@ class OrderedConsumer:
         max_messages: int | None = None,
         *,
         max_bytes: int | None = None,
-        expires: Seconds = 30.0,
+        expires: Seconds | None = None,
         idle_heartbeat: Seconds | None = None,
         stop_after: int | None = None,
     ) -> OrderedMessages:
@@ -122,8 +122,6 @@ class OrderedConsumer:
 
         The heartbeat is 5 seconds by default, or half of `expires` if that is less.
         """
-        if idle_heartbeat is None:
-            idle_heartbeat = min(HEARTBEAT, seconds(expires, "expires") / 2)
         policy = consume_policy(
             self._source.config,
             max_messages=max_messages,
@@ -134,6 +132,7 @@ class OrderedConsumer:
             idle_heartbeat=idle_heartbeat,
             stop_after=stop_after,
             on_missing="raise",
+            default_heartbeat=HEARTBEAT,
             doing=f"read stream {self.stream_name!r} in order",
         )
         messages = OrderedMessages(
@@ -152,7 +151,11 @@ class OrderedConsumer:
         try:
             consumer = Consumer(source.api, info)
             inbox = OrderedInbox(source.courier, source.last_seq)
-            policy = policy._replace(stop_after=stop_after)
+            policy = policy._replace(
+                stop_after=stop_after,
+                # The server may have a limit for all consumers.
+                batch_limit=info.config.max_batch or 0,
+            )
             pulling = consumer._pulling(policy, {}, inbox=inbox)
             return PullReading(consumer, inbox, pulling)
         except BaseException:
@@ -170,7 +173,10 @@ class OrderedConsumer:
                 while len(found) < max_messages:
                     try:
                         found.append(messages.next(max(0.0, deadline - monotonic())))
-                    except errors.TimeoutError:
+                    except errors.TimeoutError as late:
+                        error = _trouble(late)
+                        if error is not None and not found:
+                            raise
                         break
                     except errors.Error as problem:
                         if not found:
@@ -214,3 +220,11 @@ class OrderedConsumer:
 
     def __repr__(self) -> str:
         return f"<OrderedConsumer of {self.stream_name!r} after {self.last_seq}>"
+
+
+def _trouble(late: errors.TimeoutError) -> errors.Error | None:
+    """What went wrong meanwhile, if the time was not merely too short."""
+    cause = late.__cause__
+    if isinstance(cause, errors.Error) and not isinstance(cause, errors.TimeoutError):
+        return cause
+    return None

@@ -41,6 +41,7 @@ def open_window(loop: Loop, limit: int, *, keeps_acks: bool) -> Iterator[Window]
         yield window
     finally:
         window.withdraw()
+        window.clear()
         if not loop.is_closing:
             loop.unsubscribe(sid)
 

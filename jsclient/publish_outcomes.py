@@ -16,6 +16,7 @@ from ._io.exchange import UnansweredError, UnsentError
 from .jetstream_errors import (
     InvalidAckError,
     NoStreamResponseError,
+    PublishDisconnectedError,
     PublishOutcomeUnknownError,
     PublishTimeoutError,
     api_error,
@@ -39,7 +40,11 @@ def read_ack(msg: Msg, subject: str) -> PubAck:
         answer = None
     error = answer.get("error") if isinstance(answer, dict) else None
     if isinstance(error, dict):
-        raise api_error(error, doing=f"publish to {subject!r}")
+        refusal = api_error(error, doing=f"publish to {subject!r}")
+        stream, seq = answer.get("stream"), answer.get("seq")
+        refusal.stream = stream if isinstance(stream, str) else None
+        refusal.seq = seq if isinstance(seq, int) else None
+        raise refusal
     try:
         seq = answer.get("seq", 0)
         if error is None and answer["stream"] and isinstance(seq, int):
@@ -62,7 +67,7 @@ def failure(
 ) -> errors.Error:
     """What a publish raises that got no answer."""
     if isinstance(error, UnansweredError):
-        kind = PublishOutcomeUnknownError if error.is_lost else PublishTimeoutError
+        kind = PublishDisconnectedError if error.is_lost else PublishTimeoutError
         return kind(subject, str(error), msg_id=msg_id)
     text = f"the message to {subject!r} was not sent: {error}"
     return (

@@ -12,6 +12,7 @@ from .config import ConsumerConfig
 from .errors import InvalidArgumentError
 
 DEFAULT_MESSAGES = 500
+LEAST_HEARTBEAT = 0.1  # of a fetch
 
 __all__ = [
     "MANY",
@@ -92,6 +93,7 @@ def consume_policy(
     stop_after: int | None,
     on_missing: str = "raise",
     default_messages: int = DEFAULT_MESSAGES,
+    default_heartbeat: float = 30.0,
     doing: str,
 ) -> Policy:
     """Checks the options of an endless pull against the consumer's limits.
@@ -105,24 +107,26 @@ def consume_policy(
             f"on_missing must be 'raise' or 'wait': {on_missing!r}"
         )
     longest = seconds(limits.max_expires or None, "max_expires")
-    life = min(30.0, longest) if expires is None else seconds(expires, "expires")
-    if not 1 <= life < math.inf:
+    usual = min(30.0, longest, _pin_limit(limits))
+    life = usual if expires is None else seconds(expires, "expires")
+    least = min(1.0, usual)
+    if not least <= life < math.inf:
         raise InvalidArgumentError(
-            f"expires must be at least 1 second, and finite: {life:g}"
+            f"expires must be at least {least:g} s, and finite: {life:g}"
         )
-    duration_ns(life, "expires")
-    beat = min(life / 2, 30.0)
-    if idle_heartbeat is not None:
-        beat = seconds(idle_heartbeat, "idle_heartbeat")
-        if not 0.5 <= beat <= min(30.0, life / 2):
-            raise InvalidArgumentError(
-                "idle_heartbeat must be from 0.5 to 30 seconds and at most half of "
-                f"expires: {idle_heartbeat}"
-            )
     if life > longest:
         raise InvalidArgumentError(
             f"expires is {life:g} s; the consumer allows {longest:g} s"
         )
+    duration_ns(life, "expires")
+    beat = min(life / 2, default_heartbeat)
+    if idle_heartbeat is not None:
+        beat = seconds(idle_heartbeat, "idle_heartbeat")
+        if not min(0.5, life / 2) <= beat <= min(30.0, life / 2):
+            raise InvalidArgumentError(
+                "idle_heartbeat must be from 0.5 to 30 seconds and at most half of "
+                f"expires: {idle_heartbeat}"
+            )
     messages = (
         default_messages
         if max_messages is None
@@ -187,15 +191,14 @@ def fetch_policy(
         raise InvalidArgumentError(
             f"max_bytes is {max_bytes}; the consumer allows {limits.max_bytes}"
         )
-    if limits.max_expires and not no_wait and timeout > seconds(limits.max_expires):
-        raise InvalidArgumentError(
-            f"timeout is {timeout:g} s; the consumer allows {limits.max_expires} s"
-        )
     beat = 5.0 if timeout >= 10 else 0.0
     if idle_heartbeat is not None:
         beat = seconds(idle_heartbeat, "idle_heartbeat")
-        if beat and 2 * beat > timeout:
-            raise InvalidArgumentError("idle_heartbeat must be at most half of timeout")
+        if beat and not LEAST_HEARTBEAT <= beat <= timeout / 2:
+            raise InvalidArgumentError(
+                f"idle_heartbeat must be at least {LEAST_HEARTBEAT} s and at most half "
+                f"of timeout, or 0: {idle_heartbeat}"
+            )
     return Policy(
         is_fetch=True,
         max_messages=max_messages,
@@ -204,8 +207,18 @@ def fetch_policy(
         heartbeat=0.0 if no_wait else beat,
         no_wait=no_wait,
         batch_limit=batch_limit,
+        expires_limit=min(
+            seconds(limits.max_expires or None, "max_expires"), _pin_limit(limits)
+        ),
         doing=doing,
     )
+
+
+def _pin_limit(limits: ConsumerConfig) -> float:
+    """How long a pull may live: the client that is pinned has to ask again in time."""
+    if limits.priority_policy != "pinned_client" or not limits.priority_timeout:
+        return math.inf
+    return seconds(limits.priority_timeout, "priority_timeout") / 2
 
 
 def _threshold(value: int | None, name: str, limit: int) -> int:

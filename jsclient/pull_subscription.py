@@ -86,11 +86,11 @@ class PullSubscription:
             self._enter(lone)
             late: list[Msg] = []
             if lanes.leftovers:
-                lanes.leftovers.await_all(self._loop, deadline)
+                lanes.await_leftovers(deadline)
                 late = lanes.leftovers.take(count)
             found = FetchResult(late, None)
             if not late:
-                found = fetch(lanes, order, lone, consumer._converse, deadline)
+                found = fetch(consumer, lanes, order, lone, deadline)
             came = len(found)
         finally:
             self._leave(lone, count, came)

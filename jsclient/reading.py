@@ -7,7 +7,7 @@ itself. Others are read through the API, where the leader answers with JSON.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from datetime import datetime
 from time import monotonic
@@ -101,7 +101,7 @@ def get_messages(
     seq: int | None,
     start_time: datetime | str | None,
     next_for: str | None,
-    last_for: Sequence[str] | None,
+    last_for: Iterable[str] | None,
     limit: int | None,
     max_bytes: int | None,
     up_to_seq: int | None,
@@ -126,13 +126,18 @@ def get_messages(
         check_filter(next_for, "next_for")
         body["next_by_subj"] = next_for
     if last_for is not None:
-        if next_for is not None or isinstance(last_for, str) or not last_for:
-            raise errors.InvalidArgumentError(
-                "last_for must be a sequence of subjects, without next_for"
+        if not isinstance(last_for, Iterable):
+            raise TypeError(
+                f"last_for must be a list of subjects, not {type(last_for).__name__}"
             )
-        for subject in last_for:
+        subjects = list(last_for)
+        if next_for is not None or isinstance(last_for, str) or not subjects:
+            raise errors.InvalidArgumentError(
+                "last_for must be a list of subjects, without next_for"
+            )
+        for subject in subjects:
             check_filter(subject, "last_for")
-        body["multi_last"] = list(last_for)
+        body["multi_last"] = subjects
     if up_to_seq is not None:
         body["up_to_seq"] = sequence_number(up_to_seq, "up_to_seq")
     if up_to_time is not None:

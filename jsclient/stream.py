@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -13,7 +13,7 @@ from ._core import Batch
 from ._engine.arguments import Seconds
 from .config import ConsumerConfig
 from .consumer import Consumer
-from .info import ConsumerInfo, StreamInfo
+from .info import ConsumerInfo, PauseInfo, StreamInfo
 from .reading import get_batch, get_message, get_messages
 from .stored import StoredMessage
 
@@ -61,9 +61,17 @@ class Stream:
         )
         return self._info
 
-    def update(self, *, timeout: Seconds | None = None, **fields: Any) -> Stream:
-        """Changes fields of its configuration; all others stay as they are."""
-        self._info = verbs.update(self._api, self.name, fields, timeout=timeout)
+    def update(
+        self, *, pedantic: bool = False, timeout: Seconds | None = None, **fields: Any
+    ) -> Stream:
+        """Changes fields of its configuration; all others stay as they are.
+
+        None takes a field back to the server's default; `mirror=None` makes a mirror a
+        stream of its own.
+        """
+        self._info = verbs.update(
+            self._api, self.name, None, fields, pedantic=pedantic, timeout=timeout
+        )
         return self
 
     def delete(self, *, timeout: Seconds | None = None) -> None:
@@ -81,6 +89,8 @@ class Stream:
         """Deletes messages and returns how many: all, or those of a subject.
 
         `sequence` spares that message and later ones; `keep` spares the last so many.
+        A purge with a `sequence` whose answer is lost with its link is done again, and
+        the number is then of what the first one left, perhaps 0.
         """
         return verbs.purge(
             self._api,
@@ -126,7 +136,7 @@ class Stream:
         seq: int | None = None,
         start_time: datetime | str | None = None,
         next_for: str | None = None,
-        last_for: Sequence[str] | None = None,
+        last_for: Iterable[str] | None = None,
         limit: int | None = None,
         max_bytes: int | None = None,
         up_to_seq: int | None = None,
@@ -202,18 +212,31 @@ class Stream:
                 self.name,
                 config,
                 fields,
-                action="create",
                 pedantic=pedantic,
                 timeout=timeout,
             )
         )
 
     def update_consumer(
-        self, name: str, *, timeout: Seconds | None = None, **fields: Any
+        self,
+        name: str,
+        config: ConsumerConfig | None = None,
+        *,
+        pedantic: bool = False,
+        timeout: Seconds | None = None,
+        **fields: Any,
     ) -> Consumer:
-        """Changes fields of a consumer; all others stay as they are."""
+        """Changes the fields of a consumer that are given; all others stay."""
         return self._consumer(
-            consumers_api.update(self._api, self.name, name, fields, timeout=timeout)
+            consumers_api.update(
+                self._api,
+                self.name,
+                name,
+                config,
+                fields,
+                pedantic=pedantic,
+                timeout=timeout,
+            )
         )
 
     def create_or_update_consumer(
@@ -224,14 +247,13 @@ class Stream:
         timeout: Seconds | None = None,
         **fields: Any,
     ) -> Consumer:
-        """Makes a consumer, or gives the one of that name this configuration."""
+        """Changes the given fields of a consumer, or makes it if there is none."""
         return self._consumer(
-            consumers_api.create(
+            consumers_api.create_or_update(
                 self._api,
                 self.name,
                 config,
                 fields,
-                action="",
                 pedantic=pedantic,
                 timeout=timeout,
             )
@@ -248,7 +270,7 @@ class Stream:
         consumers_api.delete(self._api, self.name, name, timeout=timeout)
 
     def consumers(self, *, timeout: Seconds | None = None) -> Listing[Consumer]:
-        """Every consumer."""
+        """Every consumer; `timeout` is as in `JetStream.streams`."""
         return consumers_api.listing(
             self._api,
             self.name,
@@ -259,6 +281,30 @@ class Stream:
     def consumer_names(self, *, timeout: Seconds | None = None) -> Listing[str]:
         """The names of every consumer."""
         return consumers_api.names(self._api, self.name, timeout=timeout)
+
+    def pause_consumer(
+        self, name: str, until: datetime | str, *, timeout: Seconds | None = None
+    ) -> PauseInfo:
+        """Stops the deliveries of a consumer until that time."""
+        return consumers_api.pause(self._api, self.name, name, until, timeout=timeout)
+
+    def resume_consumer(
+        self, name: str, *, timeout: Seconds | None = None
+    ) -> PauseInfo:
+        """Ends the pause of a consumer."""
+        return consumers_api.pause(self._api, self.name, name, None, timeout=timeout)
+
+    def reset_consumer(
+        self, name: str, seq: int | None = None, *, timeout: Seconds | None = None
+    ) -> ConsumerInfo:
+        """Sets a consumer back to what is not acknowledged yet, or to a sequence."""
+        return consumers_api.reset(self._api, self.name, name, seq, timeout=timeout)
+
+    def unpin_consumer(
+        self, name: str, group: str, *, timeout: Seconds | None = None
+    ) -> None:
+        """Takes the pin of a priority group from the client that has it."""
+        consumers_api.unpin(self._api, self.name, name, group, timeout=timeout)
 
     def ordered_consumer(
         self,

@@ -151,7 +151,7 @@ class Plan:
         """A new consumer, and True; or the one that somebody made just before us."""
         try:
             info = consumers_api.create(
-                self._api, stream, config, {}, action="create", timeout=self.left()
+                self._api, stream, config, {}, timeout=self.left()
             )
         except ConsumerExistsError:
             found = self.look_up(stream)

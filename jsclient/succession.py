@@ -138,7 +138,6 @@ class Succession:
                 self.stream,
                 self._continued().with_changes(name=name, **fields),
                 {},
-                action="create",
                 timeout=timeout,
             )
         except BaseException:
@@ -226,6 +225,7 @@ class OrderedMessages:
         self._pause = 0.0
         self._begun_at = 0.0
         self._error: errors.Error | None = None
+        self._trouble: errors.Error | None = None  # why it had to begin anew
         self._is_stopped = False
         self._is_draining = False  # there is no inbox after this one
         source.read_by(self)
@@ -288,6 +288,10 @@ class OrderedMessages:
             self.stop()
             return
         reason = inbox.reason
+        if isinstance(reason, errors.PermissionsViolationError):
+            self._error = reason  # as it would be for every further consumer
+            self._leave()
+            return
         if inbox.gap is not None:
             reason = LostPullError(
                 code=0,
@@ -360,7 +364,9 @@ class OrderedMessages:
         try:
             if loop.live is None and not self._is_stopped:
                 if not loop.wait(bell.gate, deadline):
-                    raise errors.TimeoutError("there was no link to the server in time")
+                    raise errors.TimeoutError(
+                        "there was no link to the server in time"
+                    ) from errors.DisconnectedError("there is no link to the server")
                 loop.check_open()
         finally:
             loop.watchers.remove(bell)
@@ -373,11 +379,14 @@ class OrderedMessages:
             return
         self._loop.wait(bell.gate, min(until, deadline))
         if until >= deadline:
-            raise errors.TimeoutError("no consumer could be made in time")
+            raise errors.TimeoutError(
+                f"it could not begin anew in time: {self._trouble}"
+            ) from self._trouble
 
     def _note(self, error: errors.Error) -> None:
         """It has to begin anew, after this."""
         self._resets += 1
+        self._trouble = error
         if self._resets > self._source.max_resets:
             self._error = error
         self._loop.tell(

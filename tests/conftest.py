@@ -11,6 +11,7 @@ import pytest
 
 import jsclient
 from jsclient.server import Server, find_binary, run
+from tests.harness.leaks import note_error
 
 # Machines that are shared have slow moments: no example fails for taking long.
 hypothesis.settings.register_profile("jsclient", deadline=None)
@@ -32,6 +33,12 @@ def pytest_report_header() -> str:
     answer = subprocess.run([binary, "--version"], capture_output=True, text=True)
     version = answer.stdout.split()[-1:] or ["does not tell its version"]
     return f"nats-server: {version[0]} ({binary})"
+
+
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Whoever measures leaks has to know of a failure."""
+    if call.excinfo is not None:
+        note_error(item)
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,9 @@
 """Runs all tests: `python -m tests.run`, with any arguments of pytest behind it.
 
-Tests that wait for real servers leave most of the machine to others, so those that talk
-to scripted peers or to nobody, and those of Spark, run beside them; what these say
-follows at the end. Spark leaves a signal handler and a JVM behind: its tests have a
-process of their own.
+Tests that talk to servers, real or scripted, leave most of the machine to others, so
+those that talk to nobody, and those of Spark, run beside them; what these say follows
+at the end. Spark leaves a signal handler and a JVM behind: its tests have a process of
+their own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import IO
 
 INTERRUPTED = 2  # pytest's word for Ctrl-C
 NOTHING_CHOSEN = 5  # and for arguments that choose no test of a group
-ALONE = ("tests/unit", "tests/sim", "tests/net")
+ALONE = ("tests/unit", "tests/sim")
+WITH_SCRIPTS = ("tests/net",)
 WITH_SERVERS = ("tests/live", "tests/process")
 WITH_SPARK = ("tests/spark",)
 
@@ -44,7 +45,7 @@ def main(arguments: list[str]) -> int:
     """The exit status: 0 if all went well, else that of the first group that failed."""
     with tempfile.TemporaryFile() as told, ThreadPoolExecutor() as beside:
         quiet = beside.submit(run, (ALONE, WITH_SPARK), arguments, told)
-        statuses = run((WITH_SERVERS,), arguments)
+        statuses = run((WITH_SERVERS, WITH_SCRIPTS), arguments)
         statuses += quiet.result()
         told.seek(0)
         sys.stdout.write(told.read().decode(errors="replace"))

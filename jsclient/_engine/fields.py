@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..errors import InvalidArgumentError
 from .values import (
+    check_text,
     check_time,
     duration_ns,
     duration_seconds,
@@ -105,9 +106,14 @@ def check_known(names: Iterable[str], kind: type) -> None:
     known = [entry.name for entry in fields(kind)]
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = nearest(name, known)
             raise TypeError(f"{kind.__name__} has no field {name!r}{hint}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What an error says of the name that was perhaps meant, if one is near."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _set_fields(config: Config, kinds: Kinds) -> list[tuple[str, Any]]:
@@ -142,7 +148,15 @@ def _load_time(value: Any) -> Any:
     return parse_time(TEXT.load(value))
 
 
-TEXT = _plain(str, "a str")
+def _clean_text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+    return check_text(value, name)
+
+
+TEXT = Kind(
+    _clean_text, lambda value, _name: value, lambda value: _clean_text(value, "it")
+)
 FLAG = _plain(bool, "a bool")
 NUMBER = _plain(int, "an int")
 DURATION = Kind(_clean_duration, duration_ns, _load_duration)

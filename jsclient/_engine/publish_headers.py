@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TypedDict
 
+from .._core import Headers, check_filter
 from ..errors import InvalidArgumentError
 from .arguments import Buffer, HeadersLike
+from .fields import nearest
 from .releases import Version
 
 # With one of these a second try of the same publish would not mean the same.
@@ -37,6 +38,7 @@ class PublishOptions(TypedDict, total=False):
     schedule_ttl: float | timedelta | str | None
     schedule_time_zone: str | None
     schedule_rollup: str | None
+    cancel_schedule: str | None
 
 
 def with_options(
@@ -49,12 +51,15 @@ def with_options(
     fields: list[tuple[str, str]] = []
     for name, value in options.items():
         if name not in _SPELLINGS:
-            raise TypeError(f"a publish has no option {name!r}")
+            hint = nearest(name, [*_SPELLINGS, "headers"])
+            raise TypeError(f"a publish has no option {name!r}{hint}")
         if value is not None:
             key, spell = _SPELLINGS[name]
             fields.append((key, spell(value, name)))
     if not fields:
         return headers
+    if options.get("cancel_schedule") is not None:
+        fields.append(("Nats-Schedule-Next", "purge"))
     if options.get("expected_last_subject") is not None and (
         options.get("expected_last_subject_seq") is None
     ):
@@ -63,30 +68,19 @@ def with_options(
         )
     if headers is None:
         return fields
-    given: Iterable[tuple[str, str | Sequence[str]]] = (
-        headers.items() if isinstance(headers, Mapping) else headers
-    )
-    merged = list(given)
-    known = {key for key, _ in merged}
+    given = Headers(headers).multi_items()
+    known = {key for key, _ in given}
     for key, _ in fields:
         if key in known:
             raise InvalidArgumentError(
                 f"the header {key!r} is given as a header and as an option"
             )
-    return [*merged, *fields]
+    return [*given, *fields]
 
 
-def lasting_headers(
-    headers: HeadersLike | None,
-) -> list[tuple[str, str | Sequence[str]]] | None:
+def lasting_headers(headers: HeadersLike | None) -> Headers | None:
     """Headers that can be sent more than once, whatever the caller does with his."""
-    if headers is None:
-        return None
-    fields = headers.items() if isinstance(headers, Mapping) else headers
-    return [
-        (key, value if isinstance(value, str) else tuple(value))
-        for key, value in fields
-    ]
+    return None if headers is None else Headers(headers)
 
 
 def lasting_data(data: Buffer) -> bytes:
@@ -117,6 +111,12 @@ def _text(value: object, name: str) -> str:
     if not value.strip():
         raise InvalidArgumentError(f"{name} must not be blank")
     return value
+
+
+def _filter(value: object, name: str) -> str:
+    text = _text(value, name)
+    check_filter(text, name)
+    return text
 
 
 def _sequence(value: object, name: str) -> str:
@@ -180,7 +180,7 @@ _SPELLINGS = {
     "expected_stream": ("Nats-Expected-Stream", _text),
     "expected_last_seq": ("Nats-Expected-Last-Sequence", _sequence),
     "expected_last_subject_seq": ("Nats-Expected-Last-Subject-Sequence", _sequence),
-    "expected_last_subject": ("Nats-Expected-Last-Subject-Sequence-Subject", _text),
+    "expected_last_subject": ("Nats-Expected-Last-Subject-Sequence-Subject", _filter),
     "expected_last_msg_id": ("Nats-Expected-Last-Msg-Id", _text),
     "ttl": ("Nats-TTL", _ttl),
     "rollup": ("Nats-Rollup", _rollup),
@@ -191,6 +191,7 @@ _SPELLINGS = {
     "schedule_ttl": ("Nats-Schedule-TTL", _ttl),
     "schedule_time_zone": ("Nats-Schedule-Time-Zone", _text),
     "schedule_rollup": ("Nats-Schedule-Rollup", _schedule_rollup),
+    "cancel_schedule": ("Nats-Scheduler", _text),
 }
 
 # Servers of earlier releases take the message as if nothing had been asked.
@@ -204,6 +205,7 @@ _SINCE: dict[str, Version] = {
     "schedule_source": (2, 14, 0),
     "schedule_time_zone": (2, 14, 0),
     "schedule_rollup": (2, 14, 0),
+    "cancel_schedule": (2, 14, 0),
 }
 
 

@@ -15,9 +15,10 @@ Silence is judged only while a pull is open, and by what arrived, not by what wa
 handled.
 
 A conversation that fetches asks for what it wants, and again only if its link or its
-server went away. It may ask first for what is there (`no_wait_first`, ADR-13): if that
-is something it is content, else it asks again and waits. While nobody answers for the
-consumer it asks again too: a new one, or one between two leaders, is there in a moment.
+server went away, or if the consumer allows no pull as long as the fetch. It may ask
+first for what is there (`no_wait_first`, ADR-13): if that is something it is content,
+else it asks again and waits. While nobody answers for the consumer it asks again too: a
+new one, or one between two leaders, is there in a moment.
 One that consumes goes on until it is stopped or hopeless. After a refusal it pauses,
 longer each time, until a message or a heartbeat comes.
 
@@ -31,12 +32,14 @@ from __future__ import annotations
 
 import math
 
+from ..errors import Error
 from ..jetstream_errors import (
-    JetStreamError,
     LostPullError,
     MessageSizeError,
     MissedHeartbeatError,
     PullError,
+    StreamDeletedError,
+    StreamNotFoundError,
 )
 from .pull_terms import Ask, Close, Output, Policy, Signal, Warn
 from .verdicts import Row, Verdict, judge
@@ -58,10 +61,14 @@ FIRST_PAUSE = 0.1
 LAST_PAUSE = 5.0
 # How long a server that shuts down has to close the link.
 RELINK_PAUSE = 1.0
+# How long to wait for word whether more than the consumer was deleted.
+ENQUIRY = 0.5
 # How long after its expiry a pull without a status is lost.
 GRACE = 2.0
 # How much earlier than a fetch its pull ends, so that we hear of it in time.
 LEAD = 0.02
+# With less time between them a heartbeat may well be late.
+SHORTEST_HEARTBEAT = 0.05
 # What stands for "any number of messages" beside a limit of bytes.
 MANY = 1_000_000
 
@@ -70,10 +77,11 @@ class Pull:
     """One open pull: what was asked and what came of it."""
 
     __slots__ = (
-        "asked_at",
         "asked_bytes",
         "asked_messages",
         "bytes",
+        "early_until",
+        "is_cut",
         "is_trial",
         "lost_at",
         "messages",
@@ -84,14 +92,16 @@ class Pull:
         messages: int,
         bytes_: int,
         *,
-        asked_at: float,
+        early_until: float,
         lost_at: float,
+        is_cut: bool = False,
         is_trial: bool = False,
     ) -> None:
         self.asked_messages = messages
         self.asked_bytes = bytes_
-        self.asked_at = asked_at
+        self.early_until = early_until  # no end before that is as planned
         self.lost_at = lost_at
+        self.is_cut = is_cut  # it ends before its fetch does; another may follow
         self.is_trial = is_trial  # it asks for what is there; another may follow
         self.messages = 0
         self.bytes = 0  # as the server charges them
@@ -130,7 +140,9 @@ def new_ask(
         expires = heartbeat = 0.0
     elif policy.is_fetch:
         expires = max(left - min(LEAD, 0.1 * left), 0.001)
-        if 2 * heartbeat > expires:
+        expires = min(expires, policy.expires_limit)
+        heartbeat = min(heartbeat, expires / 2)
+        if heartbeat < SHORTEST_HEARTBEAT:
             heartbeat = 0.0
     return Ask(number, batch, max_bytes, expires, heartbeat, no_wait)
 
@@ -155,12 +167,14 @@ class Conversation:
         self.arrived = 0  # messages since the beginning
         self.deadline = math.inf  # when tick() has work to do
         self.is_ended = False
-        self.error: JetStreamError | None = None
+        self.is_unanswered = True  # nothing whatever came from the server
+        self.error: Error | None = None
         self._is_linked = False
         self._is_stopped = False
         self._is_waiting = not policy.no_wait_first
         self._finish_at = math.inf  # of a fetch
         self._absence: PullError | None = None  # that a fetch tries to outlast
+        self._deletion: PullError | None = None  # after which it only waits for word
         self._heartbeat = 0.0  # that the open pulls were promised
         self._heard_at = -math.inf  # or asked at, if that was later
         self._ask_at = -math.inf  # not before
@@ -213,6 +227,7 @@ class Conversation:
     def heard(self, at: float) -> None:
         """A message or a heartbeat came, the last one at that time."""
         self._heard_at = max(self._heard_at, at)
+        self.is_unanswered = False
         self._pause = FIRST_PAUSE
         self._absence = None
 
@@ -249,6 +264,7 @@ class Conversation:
         known = self.open.get(pull)
         if known is not None:
             self._heard_at = now
+            self.is_unanswered = False
             row = judge(code, description)
             error = None
             if row.error is not None:
@@ -271,16 +287,24 @@ class Conversation:
                 if now >= pull.lost_at and not self.is_ended:
                     self._close(number, is_certain=False)
                     if not self._was_trial(pull):
-                        self._warn(self._problem(LostPullError, "a pull got no answer"))
+                        error = self._problem(LostPullError, "a pull got no answer")
+                        self._lost(error)
         self._settle(now)
 
-    def missing(self, error: JetStreamError) -> None:
-        """The consumer is gone for certain."""
+    def missing(self, error: Error) -> None:
+        """The consumer is gone for certain, or not for us."""
+        if self._deletion is not None:
+            gone, error = error, self._deletion
+            if isinstance(gone, StreamNotFoundError):
+                error = self._problem(
+                    StreamDeletedError, "the stream was deleted", code=409
+                )
+                error.__cause__ = gone
         self._end(error)
 
     def stopped(self) -> None:
         """The user wants nothing more."""
-        self._end(None)
+        self._end(self._deletion)
 
     def drained(self) -> None:
         """The user wants no further pulls, but what open ones brought."""
@@ -302,16 +326,27 @@ class Conversation:
         is_fetch, verdict = self.policy.is_fetch, row.verdict
         if verdict is Verdict.UNPIN:
             self._output.append(Signal.UNPINNED)
-        if verdict is Verdict.GONE:
-            verdict = Verdict.RETRY if self.policy.is_patient else Verdict.FATAL
-        if verdict is Verdict.FATAL:
+        if verdict is Verdict.GONE and self.policy.is_patient:
+            verdict = Verdict.RETRY
+        if verdict is Verdict.FATAL or (
+            verdict is Verdict.GONE and self.policy.is_fragile
+        ):
             self._end(error)
+        elif verdict is Verdict.GONE:
+            # A deleted stream says the same: whoever is asked in time knows better.
+            self.drained()
+            self._deletion = error
+            self._finish_at = min(self._finish_at, now + ENQUIRY)
+            self._output.append(Signal.LOOK_UP)
         elif verdict is not Verdict.SIZE and not error and self._was_trial(ended):
             pass
         elif is_fetch and verdict is Verdict.LOOK_UP:
             self._absence = error
             self._output.append(Signal.LOOK_UP)
             self._back_off(now)
+        elif is_fetch and verdict is Verdict.DONE and ended.is_cut:
+            if now < ended.early_until:
+                self._back_off(now)
         elif is_fetch and verdict is not Verdict.RELINK:
             if verdict is Verdict.SIZE and self.arrived == 0:
                 error = self._too_large(ended)
@@ -326,8 +361,8 @@ class Conversation:
                 # Mostly our own link ends in a moment; else another server takes over.
                 self._ask_at = max(self._ask_at, now + RELINK_PAUSE)
             elif verdict in (Verdict.RETRY, Verdict.LOOK_UP) or (
-                # Nothing that ends so soon is as planned: do not run in circles.
-                ended.messages == 0 and now < ended.asked_at + FIRST_PAUSE
+                # Do not run in circles.
+                ended.messages == 0 and now < ended.early_until
             ):
                 self._back_off(now)
 
@@ -370,7 +405,13 @@ class Conversation:
         if self.policy.is_fetch:
             self._end(error)
         else:
-            self._warn(error)
+            self._lost(error)
+
+    def _lost(self, error: PullError) -> None:
+        """The server was silent: old ones are, if there is no consumer any more."""
+        self._warn(error)
+        if not self.policy.is_fetch and not self.is_ended:
+            self._output.append(Signal.LOOK_UP)
 
     def _problem(
         self, kind: type[PullError], description: str, *, code: int = 0
@@ -399,7 +440,7 @@ class Conversation:
             self._end(None)
             return
         if now >= self._finish_at:
-            self._end(self._absence)
+            self._end(self._deletion or self._absence)
             return
         if self._is_asking and now >= self._ask_at:
             self._ask_at = -math.inf
@@ -469,11 +510,19 @@ class Conversation:
         left = self._finish_at - now
         is_trial = not self._is_waiting
         ask = new_ask(policy, number, batch, max_bytes, left, is_trial=is_trial)
+        is_cut = policy.is_fetch and ask.expires == policy.expires_limit
         lost_at = math.inf
-        if is_trial or not policy.is_fetch:
+        if is_trial or is_cut or not policy.is_fetch:
             # A consumer at its limits does not answer a pull that does not wait.
             lost_at = now + ask.expires + GRACE
-        pull = Pull(batch, max_bytes, asked_at=now, lost_at=lost_at, is_trial=is_trial)
+        pull = Pull(
+            batch,
+            max_bytes,
+            early_until=now + min(FIRST_PAUSE, ask.expires / 2),
+            lost_at=lost_at,
+            is_cut=is_cut,
+            is_trial=is_trial,
+        )
         # The ledger and what is done for it change together: no call stands between, in
         # which a signal handler could raise.
         self._last_pull = number
@@ -492,7 +541,7 @@ class Conversation:
         for pull in list(self.open):
             self._close(pull, is_certain=False)
 
-    def _end(self, error: JetStreamError | None) -> None:
+    def _end(self, error: Error | None) -> None:
         if not self.is_ended:
             self._lose_all()
             self.is_ended = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
@@ -25,6 +26,7 @@ class Policy(NamedTuple):
     no_wait: bool = False
     no_wait_first: bool = False  # a fetch that waits only if there is nothing yet
     batch_limit: int = 0  # what the consumer accepts; 0: anything
+    expires_limit: float = math.inf  # a fetch that waits longer asks again
     is_patient: bool = False  # waits for another consumer when its own is deleted
     is_fragile: bool = False  # trouble that is otherwise overcome ends it
     doing: str = "pull messages"

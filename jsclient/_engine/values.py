@@ -21,7 +21,7 @@ MAX_NAME_BYTES = 255
 MAX_DESCRIPTION_BYTES = 4096
 MAX_METADATA_BYTES = 128 * 1024
 # Keys that the server writes for itself begin with this.
-RESERVED_METADATA = "_nats."
+RESERVED_METADATA = "_nats"
 
 _BILLION = 1_000_000_000
 _LONGEST_NS = (1 << 63) - 1
@@ -167,6 +167,8 @@ def check_name(text: str, name: str) -> str:
 
 def check_group(text: str, name: str) -> str:
     """The name of a priority group, if it can be one."""
+    if not isinstance(text, str):
+        raise TypeError(f"{name} must be a str, not {type(text).__name__}")
     if not _GROUP_NAME.fullmatch(text):
         raise InvalidArgumentError(
             f"{name} must be 1 to 16 of A-Z a-z 0-9 / _ = -: {text!r}"
@@ -174,9 +176,20 @@ def check_group(text: str, name: str) -> str:
     return text
 
 
+def check_text(text: str, name: str) -> str:
+    """The text, if it can be written in UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(
+            f"{name} must not have half a surrogate pair: {text!r}"
+        ) from None
+    return text
+
+
 def check_size(text: str, name: str, most: int) -> str:
     """The text, if it has at most that many bytes."""
-    size = len(text.encode())
+    size = len(check_text(text, name).encode())
     if size > most:
         raise InvalidArgumentError(
             f"{name} has {size} bytes, at most {most} are allowed"

@@ -34,7 +34,8 @@ class Verdict(Enum):
     LOOK_UP = "look up"  # the same, and see whether there still is a consumer
     RELINK = "relink"  # the server goes away: ask on the next link
     KEEP = "keep"  # the pull lives on
-    GONE = "gone"  # there is no consumer: over, unless one is waited for
+    # There is no consumer: over, unless one is waited for; its stream may be gone, too.
+    GONE = "gone"
     FATAL = "fatal"  # the conversation is over
 
 

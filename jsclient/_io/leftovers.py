@@ -4,79 +4,86 @@ A fetch keeps its deadline, and the server may not have heard of it yet: what it
 until then arrives after the fetch has returned. For a consumer without acks such
 messages would be lost for good, for others until they are delivered again. So the next
 fetch, or iteration, first waits for them, as long as it takes the server to answer a
-PING: what it would ask for itself could not come any sooner.
+PING: what it would ask for itself could not come any sooner. Messages of a fetch that
+an exception has ended, in its place, are left in the same way.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import deque
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 
-from .._core import Batch, BatchInbox, Gate, Msg, PullInbox
+from .._core import Batch, BatchInbox, Gate, LonePull, Msg, PullInbox
 from .loop import Loop
 
 
 class Leftovers:
-    """What fetches of one consumer have left behind, in order."""
+    """What fetches of one consumer have left behind, in order.
 
-    def __init__(self) -> None:
+    Messages move from one place to the next without a step of Python in between, in
+    which a signal handler could raise or another thread be faster.
+    """
+
+    def __init__(self, left: list[LonePull]) -> None:
+        self._left = left  # of fetches that are over; some may still get messages
         self._messages: deque[Msg] = deque()
-        self._batches: deque[Batch] = deque()  # of fetches into columns
-        self._inboxes: list[PullInbox] = []  # which may still get some
-        self.gate: Gate | None = None  # opens when they have got all of them
 
     def __bool__(self) -> bool:
-        return bool(self._messages or self._batches or self._inboxes)
+        return bool(self._messages or self._left)
 
-    def expect(self, inbox: PullInbox, gate: Gate) -> None:
-        """Until the gate opens messages may come for a fetch that has returned."""
-        if not gate.is_open:
-            self._inboxes.append(inbox)
-            self.gate = gate  # the last of all to open
+    def expect(self, lone: LonePull, gate: Gate) -> None:
+        """Until the gate opens messages may come for a fetch that is over."""
+        lone.settled = gate
+        if lone not in self._left:
+            self._left.append(lone)
+        if gate.is_open:
+            self.settle(lone)
 
-    def settle(self, inbox: PullInbox) -> None:
+    def settle(self, lone: LonePull) -> None:
         """No more come; what came stays for the next fetch."""
-        self.gather(inbox)
-        if inbox in self._inboxes:
-            self._inboxes.remove(inbox)
+        self.gather(lone.inbox)
+        if lone in self._left:
+            self._left.remove(lone)
 
     def settle_all(self) -> None:
         """No more come at all."""
-        for inbox in list(self._inboxes):
-            self.settle(inbox)
+        for lone in list(self._left):
+            if lone.settled is not None:
+                self.settle(lone)
+
+    def clear(self) -> None:
+        """Nobody can have them any more."""
+        self._left.clear()
+        self._messages.clear()
 
     def gather(self, inbox: PullInbox) -> None:
-        """What came for a fetch that has returned."""
+        """What came for a fetch that is over."""
         if isinstance(inbox, BatchInbox):
-            if (batch := inbox.take_batch()) is not None:
-                self._batches.append(batch)
-            return
-        # Without a step of Python in between, in which a signal handler could raise.
-        self._messages.extend(iter(inbox.take, None))
+            batches = iter(inbox.take_batch, None)
+            self._messages.extend(chain.from_iterable(batches))
+        else:
+            self._messages.extend(iter(inbox.take, None))
 
     def await_all(self, loop: Loop, deadline: float) -> None:
         """Waits until all of them have come, at most until then."""
-        if self._inboxes and self.gate is not None:
-            loop.wait(self.gate, deadline)
+        for lone in list(self._left):
+            if lone.settled is not None and not loop.wait(lone.settled, deadline):
+                return
 
     def take_batch(
         self, into: BatchInbox, most: int, max_bytes: int = 0
     ) -> Batch | None:
         """The first of them in columns, within the limits; None if there are none."""
-        for inbox in list(self._inboxes):
-            self.gather(inbox)
-        if not self._messages:
-            try:
-                batch = self._batches.popleft()
-            except IndexError:
-                return None
-            if len(batch) <= most and (not max_bytes or _size(batch) <= max_bytes):
-                return batch  # as it came
-            self._batches.appendleft(batch)
-        for msg in self.take(most, max_bytes):
-            into.add(msg)
-        return into.take_batch()
+        found: list[Msg] = []
+        try:
+            self.take_into(found, most, max_bytes)
+            for msg in found:
+                into.add(msg)
+            return into.take_batch()
+        except BaseException:
+            self.put_back(found)
+            raise
 
     def take(self, most: int, max_bytes: int = 0) -> list[Msg]:
         """Up to so many of them, and so many bytes if there is a limit of these."""
@@ -86,10 +93,8 @@ class Leftovers:
 
     def take_into(self, found: list[Msg], most: int, max_bytes: int = 0) -> None:
         """The same; whoever has the list can put back what is in it, whatever comes."""
-        for inbox in list(self._inboxes):
-            self.gather(inbox)
-        while self._batches:
-            self._messages.extend(self._batches.popleft())
+        for lone in list(self._left):
+            self.gather(lone.inbox)
         count = min(most, len(self._messages))
         if max_bytes:
             sizes = accumulate(msg.size for msg in islice(self._messages, count))
@@ -99,9 +104,4 @@ class Leftovers:
 
     def put_back(self, messages: list[Msg]) -> None:
         """Undoes `take` for messages that their taker could not use."""
-        self._messages.extendleft(reversed(messages))
-
-
-def _size(batch: Batch) -> int:
-    """The bytes of its messages, as the server counts them."""
-    return sum(msg.size for msg in batch)
+        self._messages.extendleft(messages[::-1])

@@ -15,7 +15,6 @@ from typing import TypeVar
 
 from .._core import Courier, Draft, LonePull, PullInbox
 from .._engine.pull import GRACE, Policy, first_ask
-from .loop import Loop
 from .pulling import Lanes, Pulling
 
 _T = TypeVar("_T")
@@ -84,52 +83,33 @@ def run_fetch(
     exception comes in its place. A conversation that was needed is the heir of the lone
     pull.
     """
-    pulling = None
+    loop = lanes.loop
     try:
-        is_complete = lone.run(lanes.loop.helm, finish_at)
-        if not is_complete and lone.lane is None:
-            is_complete = _run_on_new_lane(lanes, lone, finish_at)
-        if not is_complete:
-            pulling = converse(order, lone.inbox)
-            _run_conversation(lanes.loop, lone, pulling, finish_at)
-        return take()
+        if not lone.run(loop.helm, finish_at):
+            _go_on(lanes, order, lone, converse, finish_at)
+        found = take()
+        if lone.has_rest and not loop.is_closing:
+            loop.call(lambda: lanes.leave(lone))
+        return found
     except BaseException:
-        lone.put_back()
+        lone.give_up()
+        if not loop.is_closing:
+            loop.abandoned(lanes.leave_all)
         raise
-    finally:
-        if lone.has_rest or pulling is not None:
-            _leave(lanes, lone, pulling)
 
 
-def _run_on_new_lane(lanes: Lanes, lone: LonePull, finish_at: float) -> bool:
-    """Runs a pull that found no free lane; whether everything came."""
-    try:
-        lanes.loop.call(lambda: lanes.lend(lone))
-    except BaseException:
-        # A signal handler raised, perhaps before the thread at the helm came to it.
-        lone.cut()
-        raise
-    return lone.lane is not None and lone.wait(lanes.loop.helm, finish_at)
-
-
-def _run_conversation(
-    loop: Loop, lone: LonePull, pulling: Pulling, finish_at: float
+def _go_on(
+    lanes: Lanes, order: Order, lone: LonePull, converse: Converse, finish_at: float
 ) -> None:
-    """Goes on with a pull that has not brought everything."""
+    """A pull that found no free lane is sent; one that is not enough has an heir."""
+    loop = lanes.loop
+    if lone.lane is None:
+        loop.call(lambda: lanes.lend(lone))
+        if lone.wait(loop.helm, finish_at):
+            return
+    lone.heir = pulling = converse(order, lone.inbox)
     pulling.start(finish_at, lone)
     loop.wait(pulling.over, finish_at)
     if not pulling.is_ended:
         pulling.stop()
     pulling.settle(finish_at)
-
-
-def _leave(lanes: Lanes, lone: LonePull, pulling: Pulling | None) -> None:
-    """Takes leave of the server; what nobody has taken is for the next fetch."""
-    if lanes.loop.is_closing:
-        return
-    if pulling is not None:
-        pulling.finish()
-    if lone.lane is not None:
-        lanes.loop.call(lambda: lanes.part_alone(lone))
-    if lone.inbox.count:
-        lanes.leftovers.gather(lone.inbox)

@@ -163,7 +163,11 @@ class Loop:
         self.outbox = Outbox(options.write_buffer, options.reconnect_buffer)
         self.table = Table()
         self.patrol = Patrol(self.outbox)
-        self.helm = Helm(self._drive, monotonic, self.outbox, self.wake)
+        self._bell, self._rope = socket.socketpair()
+        self._bell.setblocking(False)
+        self._bell_fd = self._bell.fileno()
+        self._rope.setblocking(False)
+        self.helm = Helm(self._drive, monotonic, self.outbox, self._rope.fileno())
         self.live: Live | None = None
         self.info = ServerInfo()
         self.status = Status.CONNECTING
@@ -191,10 +195,6 @@ class Loop:
         # Python code, which a signal handler that raises could leave half done.
         self._selector = selectors.DefaultSelector()
         self._full_selector = selectors.DefaultSelector()
-        self._bell, self._rope = socket.socketpair()
-        self._bell.setblocking(False)
-        self._bell_fd = self._bell.fileno()
-        self._rope.setblocking(False)
         self._selector.register(self._bell, selectors.EVENT_READ)
         self._full_selector.register(self._bell, selectors.EVENT_READ)
         self.keeper = Keeper(self)
@@ -222,20 +222,31 @@ class Loop:
         done = Gate()
         self._calls.append((job, done))
         self.wake()
+        # Who is at the helm does it, or leaves it to us.
         while not done.is_open and not self.helm.run(self._run_calls):
-            done.sleep(0.05)
+            self.helm.await_free(done)
         if done.error is not None:
             raise done.error
 
     def _run_calls(self) -> None:
+        """Does what others want done here.
+
+        A job that an exception of a signal handler cuts short is done once more.
+        """
         while self._calls:
-            job, done = self._calls.popleft()
+            call = self._calls[0]
+            job, done = call
             try:
                 job()
-            except Exception as error:  # noqa: BLE001 - whoever called gets it
+            except Exception as error:
+                if is_from_signal_handler(error):
+                    raise
                 done.open(error)
             else:
                 done.open()
+            # A signal handler that waits may have put it away already.
+            if self._calls and self._calls[0] is call:
+                self._calls.popleft()
 
     def ack_sync(self, subject: str, timeout: Seconds | None) -> None:
         """Sends an ack and waits until the server has confirmed it."""
@@ -251,10 +262,14 @@ class Loop:
         if msg.status == 503:
             raise errors.NoRespondersError(subject)
 
+    @property
+    def takes_reasons(self) -> bool:
+        """Whether the server knows a `+TERM` with a reason; others ignore it."""
+        return self.info.version_tuple >= (2, 10, 4)
+
     def wake(self) -> None:
         """Makes the thread that sits in select look around."""
-        with contextlib.suppress(OSError):
-            self._rope.send(b"!")
+        self.helm.ring()
 
     def alert(self) -> None:
         """Unsent bytes wait: the keeper, or who is at the helm, sends them."""
@@ -463,7 +478,8 @@ class Loop:
                 entry = self.table.refused(error)
                 if entry is not None:
                     self.table.end(entry, error)
-                    self.tell(events.ErrorEvent(error, entry.subscription))
+                    if entry.on_refused is None:
+                        self.tell(events.ErrorEvent(error, entry.subscription))
                     return
             elif self.table.fail_request(error):
                 return
@@ -504,20 +520,29 @@ class Loop:
         subscription: Subscription | PushSubscription | None = None,
         on_notice: Callable[[], None] | None = None,
         asked: str | None = None,
+        on_refused: Callable[[errors.Error], None] | None = None,
+        sid: int = 0,
     ) -> int:
-        """Registers a route, tells the server, and returns the sid.
+        """Registers a route, tells the server, and returns the sid, a new one if 0.
 
         It lasts as long as the subscription, also when a signal handler raises here.
         An inbox for the answers to one request, to the subject `asked`, ends when the
-        link is lost or the request is refused.
+        link is lost or the request is refused. `on_refused` is told when the server
+        refuses a lane or a pull, to the subject `asked`, that is open on it.
         """
-        sid = self.table.new_sid()
+        sid = sid or self.table.new_sid()
         frame = sub_frame(subject, queue, sid)
         owner = None
         if subscription is not None:
             owner = weakref.ref(subscription, lambda _: self.orphaned(sid))
         entry = Entry(
-            subject, queue, route, owner=owner, on_notice=on_notice, asked=asked
+            subject,
+            queue,
+            route,
+            owner=owner,
+            on_notice=on_notice,
+            asked=asked,
+            on_refused=on_refused,
         )
         self.table.add(sid, entry)
         if self._is_closing:
@@ -535,9 +560,12 @@ class Loop:
     def stop_interest(self, sid: int) -> None:
         """Ends the server's interest; what is under way is still delivered."""
         entry = self.entries.get(sid)
-        if entry is not None:
+        frame = unsub_frame(sid)
+        if entry is not None and not entry.is_draining:
+            # No call stands between, in which a signal handler could raise.
             entry.is_draining = True
-            self._control(unsub_frame(sid))
+            if self.outbox.control(frame):
+                self._send_control()
 
     def forget(self, sid: int) -> None:
         """Messages of the sid are dropped from now on."""
@@ -559,9 +587,12 @@ class Loop:
 
     def _control(self, frame: bytes) -> None:
         if self.outbox.control(frame):
-            self.outbox.send()
-            if self.outbox:
-                self.alert()
+            self._send_control()
+
+    def _send_control(self) -> None:
+        self.outbox.send()
+        if self.outbox:
+            self.alert()
 
     def fence(self, then: Callable[[], None] | None = None) -> Gate:
         """A Gate that opens when the server has handled all that was sent until now.
@@ -893,6 +924,7 @@ class Loop:
         self._selector.close()
         self._full_selector.close()
         self._bell.close()
+        self.helm.cut_rope()
         self._rope.close()
 
     def send_last_words(self) -> None:

@@ -7,6 +7,11 @@ otherwise. With a new link everything begins anew on a new inbox: the server may
 serve old pulls.
 
 A `Pulling` is one conversation. Everything in it happens at the helm.
+
+A signal handler may raise in the middle of all that. So a lane has its user from before
+it is subscribed until nothing of it is left, a user that ends gives up every lane that
+it has, and each step of that may be repeated. Fetches that an exception has ended are
+kept until it is done, by the next fetch or by the keeper, in which no handler runs.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from .._core import Courier, Gate, Lane, LanePool, LonePull, PullInbox
 from .._engine.arguments import unique_name
 from .._engine.pull import Ask, Close, Conversation, Policy, Signal, Warn
 from .._engine.pull_terms import Output
-from ..jetstream_errors import JetStreamError, PullError
+from ..jetstream_errors import PullError
 from .leftovers import Leftovers
 from .loop import Loop
 
@@ -30,86 +35,126 @@ from .loop import Loop
 class Lanes:
     """The subscriptions on which the pulls of one consumer are answered."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Loop, subject: str) -> None:
         self.loop = loop
+        self.subject = subject  # to which the pulls are sent
         self.pool = LanePool(self._new_prefix())
         self.pins: dict[str, str] = {}  # of priority groups whose pinned client we are
-        self.leftovers = Leftovers()
+        self.leftovers = Leftovers(self.pool.left)
         self._count = 0
         loop.watchers.append(self)
 
     def _new_prefix(self) -> str:
         return f"{self.loop.options.inbox_prefix}.{unique_name()}"
 
-    def take(self, user: Pulling | None) -> Lane:
-        """A lane for one pull of the user; None is a thread that waits for it alone."""
+    def take(self, user: Pulling | LonePull) -> Lane:
+        """A lane for one pull of the user."""
         return self.pool.take(user) or self._add(user)
 
-    def _add(self, user: Pulling | None) -> Lane:
+    def _add(self, user: Pulling | LonePull) -> Lane:
         lane = Lane()
         self._count += 1
-        sid = self.loop.subscribe(
-            f"{self.pool.prefix}.{self._count}.*",
+        lane.assign(self.loop.table.new_sid(), self._count)
+        self.pool.users[lane] = user
+        self.loop.subscribe(
+            f"{self.pool.prefix}.{lane.number}.*",
             None,
             lane,
             on_notice=lambda: self._noticed(lane),
+            asked=self.subject,
+            on_refused=lambda error: self._refused(lane, error),
+            sid=lane.sid,
         )
-        lane.assign(sid, self._count)
-        self.pool.users[lane] = user
         return lane
 
     def lend(self, lone: LonePull) -> None:
         """Sends a lone pull that found no free lane."""
         self.loop.check_open()
         if lone.may_ask(self.loop.outbox) and self.loop.live is not None:
-            lone.ask(self.take(None), self.loop.outbox)
+            lone.ask(self.take(lone), self.loop.outbox)
 
-    def hand_over(self, lane: Lane, user: Pulling) -> bool:
-        """The lane has another user from now on; False if it was lost."""
-        if lane not in self.pool.users:
-            return False
-        self.pool.users[lane] = user
+    def hand_over(self, lane: Lane, user: Pulling) -> None:
+        """The lane has another user from now on, unless it was lost."""
+        if lane in self.pool.users:
+            self.pool.users[lane] = user
         lane.is_lone = False
-        return True
 
     def _noticed(self, lane: Lane) -> None:
         user = self.pool.users.get(lane)
-        if user is not None:
+        if isinstance(user, Pulling):
             user.noticed(lane)
+
+    def _refused(self, lane: Lane, error: errors.Error) -> None:
+        """The server may not take the pull of the lane, or not answer on it."""
+        user = self.pool.users.get(lane)
+        if isinstance(user, Pulling):
+            user.missing(error)
+        elif user is not None:
+            # Its thread goes on with a conversation, which is refused in its turn.
+            self.part(lane)
+            self.drop(lane)
+            lane.lose()
 
     def part(self, lane: Lane) -> None:
         """The pull may live on: what is under way for it still counts."""
         lane.close()
-        if lane in self.pool.users:
-            self.loop.stop_interest(lane.sid)
-
-    def part_alone(self, lone: LonePull) -> None:
-        """A lone pull is over, at the helm, before everything came."""
-        lane = lone.hand_over()
-        if lane is not None and lane.is_spent:
-            self.pool.give_back(lane)
-        elif lane is not None:
-            self.part(lane)
-            self.leave(lone.inbox, [lane])
-
-    def leave(self, inbox: PullInbox, lanes: list[Lane]) -> None:
-        """A fetch has returned without these: what they bring is for the next one."""
-        if not any(lane in self.pool.users for lane in lanes):
-            return
-
-        def passed() -> None:
-            for lane in lanes:
-                self.drop(lane)
-            self.leftovers.settle(inbox)
-
-        self.leftovers.expect(inbox, self.loop.fence(passed))
+        self.loop.stop_interest(lane.sid)
 
     def drop(self, lane: Lane) -> None:
         """Nobody waits for anything on this lane any more."""
         if lane in self.pool.users:
-            del self.pool.users[lane]
-            lane.retire()
             self.loop.forget(lane.sid)
+            lane.retire()
+            self.pool.users.pop(lane, None)
+
+    def _lanes_of(self, *users: object) -> list[Lane]:
+        # Other threads take lanes and give them back meanwhile.
+        return [lane for lane, user in list(self.pool.users.items()) if user in users]
+
+    def dismiss(self, user: Pulling) -> None:
+        """It has ended: what its lanes still bring is left to the server."""
+        for lane in self._lanes_of(user):
+            self.part(lane)
+            self.drop(lane)
+
+    def leave(self, lone: LonePull) -> None:
+        """A fetch is over: what its pulls still bring is for the next one. At the helm.
+
+        All of it may be repeated.
+        """
+        heir = lone.heir
+        if heir is not None:
+            heir.end()
+        lanes = self._lanes_of(lone, heir)
+
+        def passed() -> None:
+            for lane in lanes:
+                self.drop(lane)
+            self.leftovers.settle(lone)
+
+        for lane in lanes:
+            self.part(lane)
+        if lanes and (heir is None or not heir.is_settled):
+            self.leftovers.expect(lone, self.loop.fence(passed))
+        else:
+            passed()
+
+    def leave_all(self) -> None:
+        """Takes leave for fetches that an exception has ended."""
+        while not self.loop.is_closing and self._to_leave():
+            self.loop.call(self._leave_all)
+
+    def _leave_all(self) -> None:
+        for lone in self._to_leave():
+            self.leave(lone)
+
+    def _to_leave(self) -> list[LonePull]:
+        return [lone for lone in list(self.pool.left) if lone.settled is None]
+
+    def await_leftovers(self, deadline: float) -> None:
+        """Waits until what is late for fetches has come, at most until then."""
+        self.leave_all()
+        self.leftovers.await_all(self.loop, deadline)
 
     def linked(self, now: float) -> None:
         """Nothing to do: lanes are made when they are needed."""
@@ -125,14 +170,20 @@ class Lanes:
         """The connection is closed, and its subscriptions are gone."""
         # Whoever closes it may not be at the helm; the keeper tells once more, later.
         self.loop.helm.run(lambda: self.unlinked(0.0))
+        # The collector does not see that messages refer to the loop, which has us.
+        self.leftovers.clear()
 
     def orphan(self) -> None:
         """Nobody holds the consumer any more. Called by a finalizer: takes no lock."""
         if self in self.loop.watchers:
             self.loop.watchers.remove(self)
-        free = self.pool.free
-        while free:
-            self.loop.orphaned(free.pop().sid)
+        if self.pool.free or self.pool.left:
+            self.loop.abandoned(self._dissolve)
+
+    def _dissolve(self) -> None:
+        self.leave_all()
+        while self.pool.free:
+            self.loop.unsubscribe(self.pool.free.pop().sid)
 
 
 class Pulling:
@@ -173,7 +224,7 @@ class Pulling:
         self._parted: list[tuple[Lane, Gate | None]] = []
         self._to_do: deque[Output] = deque()
         self._heard = 0
-        self._is_settled = False
+        self.is_settled = False  # all that can come of its pulls has come
         self._closed_error: errors.Error | None = None
         if most := policy.max_messages if policy.is_fetch else policy.stop_after:
             # What comes beyond that, after all, is left to the server.
@@ -192,6 +243,11 @@ class Pulling:
         """Whether it asks for nothing more."""
         return self._machine.is_ended or self.over.is_open
 
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether nothing whatever came from the server."""
+        return self._machine.is_unanswered
+
     # What users' threads call ---------------------------------------------------------
 
     def start(self, finish_at: float = math.inf, lone: LonePull | None = None) -> None:
@@ -200,33 +256,35 @@ class Pulling:
         def begin() -> None:
             loop = self._loop
             loop.check_open()
-            loop.watchers.append(self)
-            loop.machines.append(self)
+            if self.is_ended or (lone is not None and lone.is_given_up):
+                return
+            if self not in loop.watchers:
+                loop.watchers.append(self)
+            if self not in loop.machines:
+                loop.machines.append(self)
             is_linked = loop.live is not None and loop.outbox.is_up
-            lane = None if lone is None else lone.hand_over()
-            if lane is None or lone is None:
+            if lone is not None and lone.lane is not None:
+                self._lanes.hand_over(lone.lane, self)
+                self._open[1] = lone.lane
+                lone.hand_over()
+            if lone is not None and 1 in self._open:
+                self._take_over(lone.asked_at, finish_at, is_linked=is_linked)
+            else:
                 now = monotonic()
                 self._sync(now)
                 self._machine.started(now, is_linked=is_linked, finish_at=finish_at)
                 self._act()
-            else:
-                self._take_over(lane, lone.asked_at, finish_at, is_linked=is_linked)
-            if lone is not None:
-                lone.heir = self
-                if lone.is_cut:
-                    self.end()
+            if lone is not None and lone.is_cut:
+                self.end()
 
         self._loop.call(begin)
 
-    def _take_over(
-        self, lane: Lane, asked_at: float, finish_at: float, *, is_linked: bool
-    ) -> None:
-        """Goes on as if the pull of the lane were its own first one."""
-        is_alive = self._lanes.hand_over(lane, self)
-        self._open[1] = lane
+    def _take_over(self, asked_at: float, finish_at: float, *, is_linked: bool) -> None:
+        """Goes on with a pull that was sent before as its own first one."""
+        lane = self._open[1]
         self._machine.started(asked_at, is_linked=True, finish_at=finish_at)
         self._act()
-        if is_alive:
+        if lane in self._lanes.pool.users:
             self.noticed(lane)
         else:
             now = monotonic()
@@ -273,23 +331,7 @@ class Pulling:
         """Waits for what the server sent before it heard that the pull is over."""
         if self._parted and monotonic() < deadline:
             with contextlib.suppress(errors.ConnectionError):
-                self._is_settled = self._loop.wait(self._loop.fence(), deadline)
-
-    def finish(self) -> None:
-        """Takes leave of pulls that did not end for certain."""
-
-        def leave() -> None:
-            self._take_pin()
-            if self._is_settled:
-                self._drop_parted()
-            else:
-                self._lanes.leave(self.inbox, [lane for lane, _ in self._parted])
-                self._parted.clear()
-
-        if not self.is_ended:
-            self.stop()
-        if self._parted:
-            self._loop.call(leave)
+                self.is_settled = self._loop.wait(self._loop.fence(), deadline)
 
     def _take_note(self) -> None:
         """So much was taken that more is due."""
@@ -355,8 +397,8 @@ class Pulling:
             self.over.open()
         self._loop.helm.run(self.end)
 
-    def missing(self, error: JetStreamError) -> None:
-        """The consumer is gone for certain."""
+    def missing(self, error: errors.Error) -> None:
+        """The consumer is gone for certain, or not for us."""
 
         def end() -> None:
             self._machine.missing(error)
@@ -434,11 +476,6 @@ class Pulling:
             self._lanes.drop(lane)
         return fence.is_open
 
-    def _drop_parted(self) -> None:
-        for lane, _ in self._parted:
-            self._lanes.drop(lane)
-        self._parted.clear()
-
     def _leave(self) -> None:
         loop = self._loop
         if self in loop.machines:
@@ -446,7 +483,7 @@ class Pulling:
         if self in loop.watchers:
             loop.watchers.remove(self)
         if not self._machine.policy.is_fetch:
-            self._drop_parted()
+            self._lanes.dismiss(self)
         # No cycles: what it held for the user goes when the user lets go of it.
         self.inbox.on_due = None
         self._look_up = None

@@ -36,6 +36,7 @@ class Entry:
         "asked",
         "is_draining",
         "on_notice",
+        "on_refused",
         "owner",
         "queue",
         "route",
@@ -51,6 +52,7 @@ class Entry:
         owner: weakref.ref[Subscription | PushSubscription] | None,
         on_notice: Callable[[], None] | None,
         asked: str | None,
+        on_refused: Callable[[errors.Error], None] | None,
     ) -> None:
         self.subject = subject
         self.queue = queue
@@ -59,8 +61,11 @@ class Entry:
         self.owner = owner
         # Called at the helm when the parser notices the route.
         self.on_notice = on_notice
-        # The subject of the one request whose answers come here and end with its link.
+        # The subject of the request, or of the pulls, whose answers come here. An inbox
+        # has those of one request, and ends with its link.
         self.asked = asked
+        # Called at the helm when the server refuses a lane, or the pull on it.
+        self.on_refused = on_refused
         self.is_draining = False
 
     @property
@@ -118,20 +123,29 @@ class Table:
         return None
 
     def fail_request(self, error: errors.PermissionsViolationError) -> bool:
-        """Whether a waiting request was refused by this."""
+        """Whether a waiting request, or the pulls of a consumer, were refused."""
+        is_pull = False
         for entry in list(self.entries.values()):
-            if entry.asked is not None and entry.asked == error.subject:
+            is_asked = entry.asked is not None and entry.asked == error.subject
+            if isinstance(entry.route, Lane):
+                if is_asked and entry.route.is_open:
+                    self.end(entry, error)
+                    is_pull = True
+            elif is_asked:
                 self.end(entry, error)
                 return True
-            if isinstance(entry.route, Answers) and entry.route.fail_subject(
+            elif isinstance(entry.route, Answers) and entry.route.fail_subject(
                 error.subject, error
             ):
                 entry.notice()
                 return True
-        return False
+        return is_pull
 
-    def end(self, entry: Entry, error: Exception) -> None:
-        """The server does not have this subscription: its readers are told."""
+    def end(self, entry: Entry, error: errors.Error) -> None:
+        """The server refuses it, or its link is lost: its readers are told."""
+        if entry.on_refused is not None:
+            entry.on_refused(error)
+            return
         for sid, known in list(self.entries.items()):
             if known is entry:
                 self.remove(sid)
@@ -143,10 +157,10 @@ class Table:
             if entry.route is self.replies:
                 self.replies = None
 
-    def lose_link(self, gone: Exception) -> None:
+    def lose_link(self, gone: errors.Error) -> None:
         """What must not outlive a link ends with it."""
         for sid, entry in list(self.entries.items()):
-            if entry.asked is not None:
+            if entry.asked is not None and isinstance(entry.route, Inbox):
                 self.end(entry, gone)
             elif isinstance(entry.route, Answers):
                 entry.route.fail_tied(gone)

@@ -18,10 +18,10 @@ import sys
 import time
 from collections.abc import Callable
 
-from jsclient._core import parse_metadata, rebuild_msg
+from jsclient._core import rebuild_msg
 from jsclient.errors import BadHeadersError, NotJetStreamMessageError
 from tests.harness import reference
-from tests.harness.compiled import ack_of, block_of, disagreement
+from tests.harness.compiled import ack_of, block_of, disagreement, metadata_of
 
 TELLING = b"\r\n \t0129-+:.{}'\x00\x7f\x80\xff_$aMHIPO/"
 VERBS = [b"MSG", b"HMSG", b"PING", b"PONG", b"+OK", b"-ERR", b"INFO", b"msg", b"hMsG"]
@@ -183,7 +183,7 @@ def check_ack(rng: random.Random) -> None:
     with contextlib.suppress(reference.NotAck):
         wanted = reference.decode_ack(subject)
     with contextlib.suppress(NotJetStreamMessageError):
-        seen = ack_of(parse_metadata(subject.decode("utf-8", "surrogateescape")))
+        seen = ack_of(metadata_of(subject))
     if seen != wanted:
         raise Difference(f"expected {wanted}, saw {seen}\nfor {subject!r}")
 

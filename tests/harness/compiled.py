@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
-from jsclient._core import Headers, Inbox, Metadata, Msg, Parser, Routes
+from jsclient._core import (
+    Headers,
+    Inbox,
+    Metadata,
+    Msg,
+    Parser,
+    Routes,
+    rebuild_msg,
+)
 from jsclient.errors import ProtocolError
 from tests.harness.reference import Ack, Event, HeaderBlock, Outcome
 
@@ -72,6 +80,11 @@ def parts(msg: Msg) -> Parts:
     """The bytes of a message as they came."""
     reply = None if msg.reply is None else to_bytes(msg.reply)
     return to_bytes(msg.subject), reply, msg.raw_headers, msg.data
+
+
+def metadata_of(reply: bytes) -> Metadata:
+    """What a message with that reply says of itself."""
+    return rebuild_msg(b"a", reply, b"", b"").metadata
 
 
 def to_bytes(text: str) -> bytes:

@@ -51,6 +51,7 @@ class Deck:
 
     def __init__(self) -> None:
         self.time = 0.0
+        self.earlier: dict[str, list[float]] = {}  # what threads read before `time`
         self.drivers: list[str] = []
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._taken: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -71,8 +72,10 @@ class Deck:
     def _now(self) -> float:
         # A thread reads the clock when it counts among the sleepers, just before it
         # sleeps.
-        self._clock.put(threading.current_thread().name)
-        return self.time
+        name = threading.current_thread().name
+        self._clock.put(name)
+        earlier = self.earlier.get(name)
+        return earlier.pop(0) if earlier else self.time
 
     def order(self, do: Callable[[], None]) -> None:
         """The thread at the helm does this."""

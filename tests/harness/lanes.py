@@ -59,6 +59,8 @@ def status(sid: int, subject: str, block: bytes) -> bytes:
 class Port:
     """What a courier turns to; remembers nothing."""
 
+    takes_reasons = True
+
     def publish(
         self, subject: str, data: Buffer, *, headers: HeadersLike | None = None
     ) -> None:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 
+import pytest
+
 FD_DIRECTORY = "/proc/self/fd"
+
+_HAS_RAISED = pytest.StashKey[bool]()
 
 
 class LeakMeter:
     """A block after which everything is as before it, or AssertionError says what not.
 
-    `counters` are further numbers that must be the same before and after, by name.
+    `counters` are further numbers that must be the same before and after, by name. Who
+    holds objects of the types `told` is said when something leaks.
     Threads and descriptors that end during the block but were there before are no
     matter. A block that raises is not measured: its traceback keeps objects alive.
     """
@@ -25,9 +31,11 @@ class LeakMeter:
         self,
         counters: Mapping[str, Callable[[], int]] | None = None,
         *,
+        told: tuple[type, ...] = (),
         timeout: float = 10.0,
     ) -> None:
         self._counters = dict(counters or {})
+        self._told = told
         self._timeout = timeout
         self._threads: set[threading.Thread] = set()
         self._files: Counter[str] = Counter()
@@ -46,19 +54,23 @@ class LeakMeter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if error is not None:
-            return
-        deadline = time.monotonic() + self._timeout
+        if error is None and (leaks := self.settle(self._timeout)):
+            raise AssertionError("leaked: " + "; ".join([*leaks, *self._holders()]))
+
+    def settle(self, timeout: float) -> list[str]:
+        """Waits until everything is as before; what is not when the time is over."""
+        deadline = time.monotonic() + timeout
         for thread in self._new_threads():
             thread.join(max(0.0, deadline - time.monotonic()))
             del thread  # a Timer holds what it has called
         while leaks := self._leaks():
             left = deadline - time.monotonic()
             if left <= 0:
-                raise AssertionError("leaked: " + "; ".join(leaks))
+                return leaks
             # Nobody tells when a thread that was there before closes its files or
             # drops its last object, so there is nothing to wait for but time.
             time.sleep(min(0.01, left))
+        return []
 
     def _new_threads(self) -> list[threading.Thread]:
         return [one for one in threading.enumerate() if one not in self._threads]
@@ -73,6 +85,46 @@ class LeakMeter:
             if value != self._counts[name]:
                 leaks.append(f"{name} is {value}, was {self._counts[name]}")
         return leaks
+
+    def _holders(self) -> list[str]:
+        found = [one for one in gc.get_objects() if issubclass(type(one), self._told)]
+        return [
+            f"{type(one).__name__} is held by {repr(by)[:200]}"
+            for one in found
+            for by in gc.get_referrers(one)
+            if by is not found
+        ]
+
+
+def note_error(test: pytest.Item) -> None:
+    """The test has raised, so `measured` does not say that it leaks as well."""
+    test.stash[_HAS_RAISED] = True
+
+
+def measured(
+    test: pytest.Item,
+    counters: Mapping[str, Callable[[], int]] | None = None,
+    told: tuple[type, ...] = (),
+) -> Iterator[None]:
+    """What a fixture yields from: the block of a LeakMeter is the test."""
+    _forget_error()
+    meter = LeakMeter(counters, told=told)
+    meter.__enter__()
+    yield
+    if not test.stash.get(_HAS_RAISED, False):
+        meter.__exit__(None, None, None)
+        return
+    # What it left behind may end now, and not in the middle of the next test.
+    _forget_error()
+    meter.settle(1.0)
+
+
+def _forget_error() -> None:
+    # pytest keeps the error of a test, and so all that its frames hold, until the call
+    # of the next one.
+    for name in ("last_exc", "last_value", "last_traceback"):
+        if hasattr(sys, name):
+            delattr(sys, name)
 
 
 def open_files() -> Counter[str]:

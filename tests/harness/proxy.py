@@ -24,9 +24,9 @@ from types import TracebackType
 from typing import Literal, TypeAlias
 
 from tests.harness.crew import Crew
+from tests.harness.peer import TIMEOUT
 from tests.harness.sockets import Bell, no_delay, reset, wait_ready
 
-TIMEOUT = 5.0
 PIECE = 65536
 WINDOW = 4 * PIECE  # held for a sink that does not read
 DELAYED_WINDOW = 16 << 20  # held on a long line, so that delay costs no throughput

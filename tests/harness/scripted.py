@@ -6,6 +6,7 @@ reads and records whatever the client sends; only `stall` stops that. A step tha
 not get what it waits for in time raises ScriptError in the script's thread; the server
 raises it again, where the test waits for something or else at the end of its block. A
 block that ends in the middle of a script is no error: `finish` waits for the scripts.
+Nor is it one at the end of the block that a client has left during a `handshake`.
 
     script = [handshake(), expect(b"SUB a "), send(b"PING\\r\\n")]
     with ScriptedServer(script) as server:
@@ -34,6 +35,7 @@ from tests.harness.peer import (
     ScriptError,
     Stage,
     Step,
+    UnwelcomedError,
     search,
 )
 from tests.harness.sockets import Bell, no_delay, wait_ready
@@ -211,8 +213,9 @@ class ScriptedServer:
         self._bell.close()
         for peer in self._peers:
             peer.bell.close()
-        if self._crew.errors:
-            raise self._crew.errors[0]
+        for one in self._crew.errors:
+            if not isinstance(one, UnwelcomedError):
+                raise one
 
     def _accept(self, listener: socket.socket, bell: Bell) -> None:
         with listener:
@@ -291,12 +294,18 @@ def handshake(
         if tls is not None:
             announced["tls_required"] = True
         announced.update(info_overrides or {})
-        peer.send(info_line(announced), timeout=left())
-        if tls is not None:
-            peer.start_tls(tls, timeout=left())
-        peer.expect(CONNECT, timeout=left())
-        peer.expect(b"PING\r\n", timeout=left())
-        peer.send(b"PONG\r\n", timeout=left())
+        try:
+            peer.send(info_line(announced), timeout=left())
+            if tls is not None:
+                peer.start_tls(tls, timeout=left())
+            peer.expect(CONNECT, timeout=left())
+            peer.expect(b"PING\r\n", timeout=left())
+            peer.send(b"PONG\r\n", timeout=left())
+        except (ScriptError, OSError) as error:
+            cause = error.__cause__ or error
+            if peer.client_ended or isinstance(cause, ConnectionError):
+                raise UnwelcomedError(str(error)) from error
+            raise
 
     return step
 

@@ -9,7 +9,7 @@ import pytest
 from jsclient.jetstream import JetStream
 from jsclient.server import Server, run
 from tests import certificates
-from tests.harness.leaks import LeakMeter
+from tests.harness.leaks import measured
 from tests.harness.streams import lent_jetstream
 from tests.live.support import Events
 
@@ -39,10 +39,9 @@ def told() -> Events:
 
 
 @pytest.fixture
-def no_leaks(plain_server: Server) -> Iterator[None]:
+def no_leaks(request: pytest.FixtureRequest, plain_server: Server) -> Iterator[None]:
     """The test gives back its threads and descriptors."""
-    with LeakMeter(timeout=10.0):
-        yield
+    yield from measured(request.node)
 
 
 @pytest.fixture(scope="session")

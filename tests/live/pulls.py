@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from jsclient._core import Msg
 from jsclient.jetstream import JetStream
 from jsclient.stream import Stream
 from tests.harness.tidy import assert_tidy
+from tests.live.support import PATIENCE
 
 
 def stream_of(js: JetStream, name: str = "S", **options: Any) -> Stream:
@@ -21,6 +23,9 @@ def fill(js: JetStream, count: int, data: bytes = b"", *, first: int = 1) -> Non
     """Stores messages on s.1, s.2, …"""
     numbers = range(first, first + count)
     messages = ((f"s.{number}", data or b"%d" % number) for number in numbers)
+    for subject, payload in islice(messages, 1):
+        # A server of a cluster may learn of a new stream later than we do.
+        js.publish(subject, payload, retries=-1, timeout=PATIENCE)
     for _ in js.publish_all(messages):
         pass
 

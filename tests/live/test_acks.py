@@ -46,13 +46,18 @@ def test_a_confirmed_ack_is_known_at_once(stream: Stream) -> None:
     assert (info.num_ack_pending, info.ack_floor.stream_seq) == (0, 3)
 
 
-def test_an_ack_without_confirmation_arrives_by_itself(stream: Stream) -> None:
+def test_an_ack_without_confirmation_arrives_by_itself(
+    stream: Stream, jetstream_server: Server
+) -> None:
     consumer = stream.create_consumer(name="C")
-    for msg in consumer.fetch(3):
-        msg.ack()
-    # Nobody turns the loop for it but the keeper.
-    time.sleep(0.2)
-    assert consumer.info().num_ack_pending == 0
+    batch = consumer.fetch(3)
+    with jsclient.connect(jetstream_server.url) as nc:
+        acks = nc.subscribe("$JS.ACK.S.C.>")
+        nc.flush()
+        for msg in batch:
+            msg.ack()
+        # Nobody turns the loop for it but the keeper: this is another connection.
+        assert [acks.next(PATIENCE).data for _ in range(3)] == [b"+ACK"] * 3
 
 
 def test_a_message_that_was_not_acknowledged_comes_again(stream: Stream) -> None:

@@ -137,8 +137,8 @@ def test_the_time_allowed_should_be_3_times_the_interval_but_may_be_configured(
     with js.subscribe(
         "s.>", idle_heartbeat=BEAT, delete_on_close=False, **options
     ) as sub:
-        js.delete_consumer("S", sub.consumer_name)
         begun = time.monotonic()
+        js.delete_consumer("S", sub.consumer_name)
         told.wait(events.ConsumerWarning)
         # The last heartbeat may have come a whole interval before.
         assert time.monotonic() - begun > ((intervals or 3) - 1.2) * BEAT

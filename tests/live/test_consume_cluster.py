@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
 import jsclient
 from jsclient import events
 from jsclient import jetstream_errors as failures
-from jsclient._core import PullInbox
+from jsclient._core import Msg, PullInbox
 from jsclient.consumer import Consumer
+from jsclient.fetching import FetchResult
 from jsclient.jetstream import JetStream
 from jsclient.server import Cluster, Server, run
 from tests.live.pulls import assert_nothing_left, fill, seqs
@@ -94,9 +96,100 @@ def test_a_leader_that_steps_down_is_told_and_the_next_one_is_pulled_from(
             for msg in got:
                 msg.ack_sync()
             assert consumer.info().num_ack_pending == 0
-        # A fetch is told as well, beside what it got.
-        batch = consumer.fetch_no_wait(5)
-        assert (len(batch), batch.error) == (0, None)
+        assert_nothing_left(js)
+
+
+def test_a_fetch_is_told_of_a_new_leader_beside_what_it_got(cluster: Cluster) -> None:
+    with (
+        jsclient.connect(cluster.servers[0].url) as nc,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        js = nc.jetstream(timeout=PATIENCE)
+        replicated(js)
+        consumer = js.create_consumer("S", durable_name="D", ack_wait=600.0)
+
+        def fetch_under_a_new_leader() -> Future[FetchResult]:
+            fetching = pool.submit(consumer.fetch, 5, timeout=600.0)
+
+            def is_waiting() -> bool:
+                info = consumer.info()
+                return info.num_waiting == 1 and info.num_ack_pending == 2
+
+            until(is_waiting, "it has what there is and waits for more")
+            before = leader_of(consumer)
+            verb = "$JS.API.CONSUMER.LEADER.STEPDOWN.S.D"
+            nc.request(verb, b"", timeout=PATIENCE)
+            until(lambda: leader_of(consumer) not in ("", before), "another one leads")
+            return fetching
+
+        batch = fetch_under_a_new_leader().result(PATIENCE)
+        assert seqs(batch) == [1, 2]
+        assert isinstance(batch.error, failures.LeadershipChangedError)
+        # Without any message it is all that there is to tell.
+        with pytest.raises(failures.LeadershipChangedError):
+            fetch_under_a_new_leader().result(PATIENCE)
+        fill(js, 1)
+        assert seqs([consumer.next(PATIENCE)]) == [3]
+        assert_nothing_left(js)
+
+
+def test_a_server_that_shuts_down_gently_costs_a_consume_nothing(
+    cluster: Cluster, told: Events
+) -> None:
+    ours, other, _ = cluster.servers
+    with (
+        jsclient.connect(ours.url, on_event=told) as nc,
+        jsclient.connect(other.url, ignore_discovered=True) as publisher,
+    ):
+        consumer = replicated(nc.jetstream(timeout=PATIENCE))
+        got: list[Msg] = []
+
+        def keep(msg: Msg) -> None:
+            msg.ack()
+            got.append(msg)
+
+        with consumer.consume(keep, expires=2.0, idle_heartbeat=0.5) as handle:
+            until(lambda: len(got) == 2, "what there is was read")
+            ours.lame_duck()
+            told.wait(events.LameDuck)
+            js = publisher.jetstream(timeout=PATIENCE)
+            for number in range(3, 23):
+                published(js, number)
+            assert told.wait(events.Reconnected).server in cluster.urls[1:]
+            for number in range(23, 33):
+                published(js, number)
+            # Acks that were under way when the link ended are asked for again.
+            until(lambda: set(seqs(got)) == set(range(1, 33)), "everything was read")
+            assert handle.is_active
+            assert handle.error is None
+        assert len(told.of(events.LameDuck)) == 1
+        handle.wait(PATIENCE)
+        assert_nothing_left(nc.jetstream())
+
+
+def test_an_ordered_consumer_outlives_its_leaders(cluster: Cluster) -> None:
+    with jsclient.connect(cluster.url, reconnect_wait=0.05) as nc:
+        js = nc.jetstream(timeout=PATIENCE)
+        replicated(js)
+        stream = js.stream("S")
+        for number in range(3, 21):
+            published(js, number)
+        ordered = stream.ordered_consumer()
+        options = {"stop_after": 60, "expires": 2.0, "idle_heartbeat": 0.5}
+        with ordered.messages(5, **options) as messages:  # type: ignore[arg-type]
+            got = [messages.next(PATIENCE) for _ in range(10)]
+            verb = "STREAM.LEADER.STEPDOWN.S"
+            js._api.call(verb, doing="move the leader", is_safe=True)
+            got += [messages.next(PATIENCE) for _ in range(5)]
+            # It has one replica: it ends with its server, which may be ours.
+            assert messages.reading is not None
+            leader = leader_of(stream.consumer(messages.reading.name))
+            next(one for one in cluster.servers if one.name == leader).kill()
+            for number in range(21, 61):
+                published(js, number)
+            got += messages
+        assert seqs(got) == list(range(1, 61))
+        assert messages.resets >= 1
         assert_nothing_left(js)
 
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -20,6 +21,7 @@ import jsclient
 from jsclient import events
 from jsclient import jetstream_errors as failures
 from jsclient._core import Msg, PullInbox
+from jsclient.consumer import Consumer
 from jsclient.jetstream import JetStream
 from jsclient.server import Server, run
 from jsclient.stream import Stream
@@ -91,8 +93,8 @@ def test_an_idle_consume_goes_on_when_a_killed_server_is_back(
             messages.next(0.1)
         killed(server, client)
         begun = time.monotonic()
-        assert messages.next(PATIENCE).metadata.stream_seq == 1
-        assert time.monotonic() - begun < 5.0
+        assert messages.next(60.0).metadata.stream_seq == 1
+        assert time.monotonic() - begun < PATIENCE
         assert consumer.info().num_waiting == 1
     assert told.of(events.ConsumerWarning) == []
 
@@ -128,7 +130,7 @@ def test_a_fetch_without_a_server_is_an_error_when_its_time_is_over(
         consumer.fetch(1, timeout=0.3)
     with pytest.raises(jsclient.DisconnectedError):
         consumer.next(timeout=0.3)
-    assert time.monotonic() - begun < 3.0
+    assert time.monotonic() - begun < PATIENCE
 
 
 def test_a_server_that_is_stopped_and_started_again_is_pulled_from_once(
@@ -274,8 +276,62 @@ def test_latency_does_not_stop_the_flow(
             for msg in messages:
                 msg.ack()
         # One after the other they would take 200 seconds.
-        assert time.monotonic() - begun < 10.0
+        assert time.monotonic() - begun < 60.0
         until(lambda: consumer.info().ack_floor.stream_seq == 2000, "all acks arrived")
+
+
+# What is not allowed ------------------------------------------------------------------
+
+DENIED = """
+A { jetstream: enabled, users: [
+    {user: all, password: all},
+    {user: pull, password: pull,
+     permissions: {publish: {deny: "$JS.API.CONSUMER.MSG.NEXT.>"}}},
+    {user: lane, password: lane, permissions: {subscribe: {deny: "mine.*.*.>"}}}
+] }
+"""
+READERS: dict[str, Callable[[JetStream, Consumer], object]] = {
+    "next": lambda _, consumer: consumer.next(timeout=60.0),
+    "fetch": lambda _, consumer: consumer.fetch(5, timeout=60.0),
+    "fetch_no_wait": lambda _, consumer: consumer.fetch_no_wait(5, timeout=60.0),
+    "fetch_batch": lambda _, consumer: consumer.fetch_batch(5, timeout=60.0),
+    "messages": lambda _, consumer: list(consumer.messages()),
+    "batches": lambda _, consumer: list(consumer.batches()),
+    "consume": lambda _, consumer: consumer.consume(print).wait(60.0),
+    "pull_subscribe": lambda js, _: js.pull_subscribe(stream="S", consumer="C").next(
+        60.0
+    ),
+    "ordered": lambda js, _: list(js.stream("S").ordered_consumer().messages()),
+}
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[Server]:
+    """A server that does not allow everything, with a message and a consumer."""
+    with run(jetstream=True, accounts=DENIED) as running:
+        with jsclient.connect(running.url, user="all", password="all") as nc:
+            stream_of(nc.jetstream()).create_consumer(durable_name="C")
+            fill(nc.jetstream(), 1)
+        yield running
+
+
+@pytest.mark.parametrize("user", ["pull", "lane"])
+@pytest.mark.parametrize("reader", READERS)
+def test_a_pull_that_is_not_allowed_fails_at_once(
+    strict: Server, user: str, reader: str
+) -> None:
+    with jsclient.connect(
+        strict.url, user=user, password=user, inbox_prefix="mine"
+    ) as nc:
+        js = nc.jetstream()
+        consumer = js.consumer("S", "C")
+        for _ in range(2):
+            with pytest.raises(jsclient.PermissionsViolationError) as caught:
+                READERS[reader](js, consumer)
+            subject = "$JS.API.CONSUMER.MSG.NEXT.S." if user == "pull" else "mine."
+            assert caught.value.subject.startswith(subject)
+        assert_nothing_left(js)
+        assert js.stream("S").info().state.messages == 1
 
 
 # Consumers that go away ---------------------------------------------------------------
@@ -295,10 +351,32 @@ def test_what_is_deleted_ends_a_consume_after_the_messages_at_hand(
         client.delete_stream("S")
     begun = time.monotonic()
     assert seqs(messages.next() for _ in range(3)) == [1, 2, 3]
+    # What the server says is the same; whoever catches the one has the other as well.
+    kind = failures.ConsumerDeletedError
+    if what == "stream":
+        kind = failures.StreamDeletedError
     with pytest.raises(failures.ConsumerDeletedError):
         next(iter(messages))
-    assert time.monotonic() - begun < 2.0
-    assert isinstance(messages.error, failures.ConsumerDeletedError)
+    assert time.monotonic() - begun < PATIENCE
+    assert type(messages.error) is kind
+
+
+@pytest.mark.parametrize("what", ["consumer", "stream"])
+def test_what_is_deleted_ends_a_fetch_with_what_was_deleted(
+    client: JetStream, stream: Stream, what: str
+) -> None:
+    consumer = stream.create_consumer(name="C")
+    with ThreadPoolExecutor(1) as pool:
+        fetching = pool.submit(consumer.fetch, 3, timeout=600.0)
+        until(lambda: consumer.info().num_waiting == 1, "it waits")
+        if what == "consumer":
+            client.delete_consumer("S", "C")
+        else:
+            client.delete_stream("S")
+        with pytest.raises(failures.ConsumerDeletedError) as caught:
+            fetching.result(PATIENCE)
+    is_stream = isinstance(caught.value, failures.StreamDeletedError)
+    assert is_stream == (what == "stream")
 
 
 def test_an_ephemeral_that_the_server_forgets_ends_the_consume(

@@ -214,6 +214,33 @@ def test_create_or_update_does_either(js: JetStream, stream: Stream) -> None:
     changed = js.create_or_update_consumer("S", durable_name="C", max_deliver=6)
     assert changed.cached_info.created == made.cached_info.created
     assert made.info().config.max_deliver == 6
+    # What is not given stays, as with streams.
+    made.update(ack_wait=5, filter_subject="s.1")
+    stream.create_or_update_consumer(durable_name="C", max_deliver=7)
+    after = made.info().config
+    assert (after.max_deliver, after.ack_wait, after.filter_subject) == (7, 5, "s.1")
+    stream.create_or_update_consumer(durable_name="C", filter_subjects=["s.0", "s.2"])
+    assert made.info().num_pending == 4
+    js.create_or_update_consumer("S", durable_name="C", filter_subject="s.*")
+    assert made.info().config.filter_subjects is None
+
+
+def test_a_consumer_is_updated_by_a_config_and_pedantically(
+    js: JetStream, stream: Stream
+) -> None:
+    consumer = stream.create_consumer(durable_name="C", max_deliver=5)
+    changed = config.ConsumerConfig(durable_name="C", description="new")
+    js.update_consumer("S", "C", changed, max_ack_pending=7)
+    stream.update_consumer("C", changed.with_changes(description="newer"))
+    made = consumer.info().config
+    assert (made.max_deliver, made.max_ack_pending) == (5, 7)
+    assert made.description == "newer"
+    with pytest.raises(failures.PedanticError):
+        consumer.update(ack_wait=9, backoff=[1, 2], pedantic=True)
+    with pytest.raises(failures.PedanticError):
+        stream.update_consumer("C", backoff=[1, 2], pedantic=True)
+    with pytest.raises(failures.PedanticError):
+        js.update_consumer("S", "C", backoff=[1, 2], pedantic=True)
 
 
 def test_an_update_that_cannot_be_is_refused(js: JetStream, stream: Stream) -> None:
@@ -293,10 +320,14 @@ def test_a_consumer_is_paused_and_resumed(js: JetStream, stream: Stream) -> None
     assert not consumer.info().paused
     assert js.pause_consumer("S", "C", later.isoformat()).paused
     assert not js.resume_consumer("S", "C").paused
+    assert stream.pause_consumer("C", later).paused
+    assert not stream.resume_consumer("C").paused
     assert not consumer.pause("2020-01-01T00:00:00Z").paused
 
 
-def test_a_reset_goes_back_to_what_is_not_acknowledged(stream: Stream) -> None:
+def test_a_reset_goes_back_to_what_is_not_acknowledged(
+    js: JetStream, stream: Stream
+) -> None:
     consumer = stream.create_consumer(
         durable_name="C", deliver_policy="by_start_sequence", opt_start_seq=3
     )
@@ -310,13 +341,19 @@ def test_a_reset_goes_back_to_what_is_not_acknowledged(stream: Stream) -> None:
         consumer.reset(2)
     assert caught.value.err_code == 10204
     assert "reset consumer 'C' of stream 'S'" in str(caught.value)
+    assert js.reset_consumer("S", "C", 4).reset_seq == 4
+    assert js.reset_consumer("S", "C").reset_seq == 4
+    assert stream.reset_consumer("C", 6).reset_seq == 6
+    assert stream.reset_consumer("C").num_pending == 1
 
 
-def test_a_group_is_unpinned_if_there_is_one(stream: Stream) -> None:
+def test_a_group_is_unpinned_if_there_is_one(js: JetStream, stream: Stream) -> None:
     consumer = stream.create_consumer(
         name="C", priority_groups=["g"], priority_policy="pinned_client"
     )
     consumer.unpin("g")
+    stream.unpin_consumer("C", "g")
+    js.unpin_consumer("S", "C", "g")
     with pytest.raises(failures.PriorityGroupError) as caught:
         consumer.unpin("other")
     assert caught.value.err_code == 10160

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -93,6 +95,43 @@ def test_a_stream_is_managed_while_its_leader_moves(js: JetStream) -> None:
     assert stream.get_msg(1).data == b"x"
     until(lambda: leader_of(stream) not in ("", old), "there is another leader")
     assert stream.info().config.description == "moved"
+
+
+def meta_leader(cluster: server.Cluster) -> str:
+    """The name of the server that answers for all of JetStream."""
+    with urllib.request.urlopen(f"{cluster.servers[0].monitor_url}/jsz") as answer:
+        return str(json.load(answer)["meta_cluster"]["leader"])
+
+
+@pytest.mark.slow
+def test_a_list_is_told_once_while_a_server_does_not_answer() -> None:
+    with (
+        server.run(cluster=3, jetstream=True) as cluster,
+        jsclient.connect(cluster.servers[0].url) as nc,
+        jsclient.connect(cluster.servers[0].url) as spy,
+    ):
+        js = nc.jetstream(timeout=PATIENCE)
+        used = {meta_leader(cluster), cluster.servers[0].name}
+        silent = next(member for member in cluster.servers if member.name not in used)
+        leaders: dict[str, str] = {}
+        while silent.name not in leaders.values():
+            stream = js.create_stream(name=f"S{len(leaders)}", storage="memory")
+            leaders[stream.name] = leader_of(stream)
+        missing = [name for name, leader in leaders.items() if leader == silent.name]
+        asked = spy.subscribe("$JS.API.STREAM.LIST")
+        spy.flush()
+        silent.pause()
+        try:
+            # A list takes the servers longer than other calls may take here.
+            found = nc.jetstream(timeout=1.0).streams()
+        finally:
+            silent.resume()
+        spy.flush()
+        assert asked.pending_messages == 1
+        assert found.missing == tuple(missing)
+        assert sorted(stream.name for stream in found) == [
+            name for name in leaders if name not in missing
+        ]
 
 
 @pytest.mark.slow

@@ -108,6 +108,9 @@ def test_what_came_later_works_or_is_told(old: server.Server, stream: Stream) ->
         ((2, 11), lambda s, _: s.get_batch(1, max_messages=3)),
         ((2, 11), lambda s, _: list(s.get_msgs(last_for=["s.*"]))),
         ((2, 11), lambda s, _: s.get_msg(start_time="2020-01-01T00:00:00Z")),
+        ((2, 11), lambda s, _: s.update(description="x", pedantic=True)),
+        ((2, 11), lambda _, c: c.update(description="x", pedantic=True)),
+        ((2, 11), lambda s, _: s.create_consumer(name="D", pedantic=True)),
         ((2, 14), lambda _, c: c.reset()),
     ]
     for since, call in later:

@@ -11,6 +11,7 @@ import pytest
 import jsclient
 from jsclient import errors
 from jsclient import jetstream_errors as failures
+from jsclient.batch import FastBatch
 from jsclient.jetstream import JetStream
 from jsclient.server import Server, run
 from jsclient.stream import Stream
@@ -223,6 +224,43 @@ def test_a_message_of_a_batch_is_what_it_was_when_it_was_added(js: JetStream) ->
     assert (msg.data, msg.headers["K"]) == (b"old", "old")
 
 
+@pytest.mark.parametrize(
+    "headers", [5, "x", {"K": 5}, {"K": {"x": 1}}, {"K": "a\r\nb"}, {"K": "\ud800"}]
+)
+def test_wrong_headers_are_refused_by_the_call_that_adds_them(
+    js: JetStream, headers: Any
+) -> None:
+    stream(js)
+    batch = js.atomic_batch()
+    with pytest.raises((TypeError, errors.InvalidArgumentError), match="header"):
+        batch.add("a.b", headers=headers)
+    assert len(batch) == 0
+
+
+def test_a_batch_of_a_closed_connection_takes_nothing(
+    jetstream_server: Server,
+) -> None:
+    nc = jsclient.connect(jetstream_server.url)
+    batch = nc.jetstream().atomic_batch()
+    nc.close()
+    with pytest.raises(errors.ConnectionClosedError):
+        batch.add("a.b")
+
+
+def test_silence_gives_an_atomic_batch_up(js: JetStream, proxy: FaultProxy) -> None:
+    made = stream(js)
+    with jsclient.connect(proxy.url) as nc:
+        batch = nc.jetstream(timeout=0.3).atomic_batch()
+        batch.add("a.b")
+        nc._loop.request_inbox()
+        nc.flush()
+        proxy.set("s2c", stall=True)
+        with pytest.raises(errors.TimeoutError, match="nothing of it is stored"):
+            batch.add("a.b")
+        proxy.set("s2c")
+    assert stored(made) == 0
+
+
 def test_a_cut_link_in_the_middle_of_an_atomic_batch_stores_nothing(
     js: JetStream, proxy: FaultProxy
 ) -> None:
@@ -363,6 +401,68 @@ def test_a_refused_message_is_noted_or_ends_the_batch(js: JetStream) -> None:
     assert stored(made) == 2
 
 
+def add_all(batch: FastBatch, messages: list[dict[str, Any]]) -> None:
+    """The messages and the commit; raises what either does."""
+    for message in messages:
+        batch.add("a.b", **message)
+    batch.commit()
+
+
+@pytest.mark.parametrize("flow", [1, 100])
+@pytest.mark.parametrize(
+    ("fields", "messages"),
+    [
+        ({"max_msgs": 3, "discard": "new"}, [{}] * 6),
+        ({}, [{}, {}, {}, {"expected_last_seq": 99}, {}, {}]),
+    ],
+)
+def test_a_batch_that_must_have_all_and_has_not_tells_what_is_stored(
+    js: JetStream, fields: dict[str, Any], messages: list[dict[str, Any]], flow: int
+) -> None:
+    made = stream(js, **fields)
+    batch = js.fast_batch(flow=flow)
+    with pytest.raises(failures.FastBatchError, match="after 3 messages") as caught:
+        add_all(batch, messages)
+    ack = caught.value.ack
+    assert ack is not None
+    assert (ack.count, ack.seq, stored(made)) == (3, 3, 3)
+    assert caught.value.__cause__ is batch.errors[0]
+    with pytest.raises(errors.InvalidArgumentError, match="over"):
+        batch.add("a.b")
+    assert_empty(js)
+
+
+def test_nothing_is_sent_after_a_message_that_was_refused(js: JetStream) -> None:
+    stream(js)
+    batch = js.fast_batch()
+    batch.add("a.b")
+    before = js._connection.stats().out_msgs
+    with pytest.raises(failures.FastBatchError, match="after 1 messages"):  # noqa: PT012
+        batch.add("a.b", expected_last_seq=99)
+        until(lambda: batch._inbox.count >= 2, "the server has ended it")
+        batch.add("a.b")
+    assert js._connection.stats().out_msgs == before + 1
+    assert len(batch) == 2
+
+
+@pytest.mark.parametrize("flow", [1, 100])
+def test_a_refusal_says_nothing_of_the_messages_before_it(
+    js: JetStream, flow: int
+) -> None:
+    made = stream(js, max_msg_size=100)
+    batch = js.fast_batch(flow=flow)
+    sizes = [10, 10, 10, 200]
+    with pytest.raises(failures.PublishOutcomeUnknownError, match="are acked") as told:
+        add_all(batch, [{"data": b"x" * size} for size in sizes])
+    assert isinstance(told.value.__cause__, failures.MessageTooLargeError)
+    assert stored(made) == 3
+    alone = js.fast_batch()
+    with pytest.raises(failures.MessageTooLargeError):
+        alone.add("a.b", b"x" * 200)
+    assert stored(made) == 3
+    assert_empty(js)
+
+
 def test_a_wrong_message_leaves_a_fast_batch_as_it_was(js: JetStream) -> None:
     stream(js)
     batch = js.fast_batch(flow=5)
@@ -427,7 +527,7 @@ def test_a_cut_link_leaves_a_fast_batch_unknown(
             batch.add("a.b")
         proxy.cut()
         until(lambda: nc.stats().reconnects == 1, "there is a new link")
-        with pytest.raises(failures.PublishOutcomeUnknownError, match="link was lost"):
+        with pytest.raises(failures.PublishDisconnectedError, match="link was lost"):
             batch.commit()
         with pytest.raises(errors.InvalidArgumentError, match="over"):
             batch.add("a.b")
@@ -444,9 +544,9 @@ def test_closing_the_connection_leaves_a_fast_batch_unknown(
     batches[0].add("a.b")
     batches[1].add("a.b")
     nc.close()
-    with pytest.raises(failures.PublishOutcomeUnknownError):
+    with pytest.raises(failures.PublishDisconnectedError):
         batches[0].commit()
-    with pytest.raises(failures.PublishOutcomeUnknownError):
+    with pytest.raises(failures.PublishDisconnectedError):
         batches[1].add("a.b")
     with pytest.raises(errors.ConnectionClosedError):
         batches[2].add("a.b")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from array import array
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -12,11 +14,13 @@ import pytest
 import jsclient
 from jsclient import errors
 from jsclient import jetstream_errors as failures
+from jsclient._core import PubAck
 from jsclient.columns import Column, Offsets, Rows
 from jsclient.jetstream import JetStream
 from jsclient.server import Server
 from jsclient.stream import Stream
-from tests.live.support import Events, until
+from tests.harness.proxy import FaultProxy
+from tests.live.support import PATIENCE, Events, until
 
 pytestmark = pytest.mark.live
 
@@ -145,8 +149,10 @@ def test_retries_can_be_forbidden_or_last_until_the_deadline(js: JetStream) -> N
     with pytest.raises(failures.NoStreamResponseError):
         js.publish("nobody.here", retries=0)
     assert js._connection.stats().out_msgs - before == 1
-    with pytest.raises(failures.NoStreamResponseError):
-        js.publish("nobody.here", retries=-1, retry_wait=0.01, timeout=0.2)
+    # The time may be over while the last try waits for its answer.
+    ends = (failures.NoStreamResponseError, failures.PublishTimeoutError)
+    with pytest.raises(ends):
+        js.publish("nobody.here", retries=-1, retry_wait=0.01, timeout=1.0)
     assert js._connection.stats().out_msgs - before > 5
 
 
@@ -168,6 +174,69 @@ def test_a_stream_without_acks_leaves_the_outcome_unknown(js: JetStream) -> None
     assert isinstance(caught.value, TimeoutError)
     assert (caught.value.subject, caught.value.msg_id) == ("a.b", "me")
     until(lambda: stored(made) == 1, "it is stored")
+
+
+# Second tries -------------------------------------------------------------------------
+
+
+def publish_and_lose_the_ack(
+    server: Server, *, away: float = 0.0, **options: Any
+) -> PubAck:
+    """A publish with an id whose ack does not get through its first link."""
+    with (
+        FaultProxy("127.0.0.1", server.port) as proxy,
+        jsclient.connect(proxy.url, reconnect_wait=0.02) as nc,
+    ):
+        js = nc.jetstream(timeout=PATIENCE)
+        nc._loop.request_inbox()
+        nc.flush()
+        proxy.set("s2c", cut_after=0)
+        proxy.refuse = True
+
+        def come_back() -> None:
+            until(lambda: not nc.is_connected, "the link is lost")
+            time.sleep(away)  # the stream's clock runs on
+            proxy.set("s2c")
+            proxy.refuse = False
+
+        healer = threading.Thread(target=come_back)
+        healer.start()
+        try:
+            return js.publish("a.b", b"x", msg_id="me", **options)
+        finally:
+            healer.join()
+
+
+@pytest.mark.parametrize("options", [{}, {"expected_stream": "S"}])
+def test_a_message_is_sent_again_while_the_stream_knows_its_id(
+    js: JetStream, jetstream_server: Server, options: dict[str, Any]
+) -> None:
+    made = stream(js)
+    ack = publish_and_lose_the_ack(jetstream_server, **options)
+    assert (ack.seq, ack.duplicate) == (1, True)
+    assert stored(made) == 1
+
+
+def test_a_message_is_not_sent_again_to_a_stream_that_knows_no_ids(
+    js: JetStream, jetstream_server: Server
+) -> None:
+    js.create_stream(name="ORIGIN", storage="memory")
+    made = stream(js, sources=[{"name": "ORIGIN"}])
+    assert not made.info().config.duplicate_window
+    with pytest.raises(failures.PublishDisconnectedError):
+        publish_and_lose_the_ack(jetstream_server)
+    assert stored(made) == 1
+
+
+def test_a_message_is_not_sent_again_when_the_stream_has_forgotten_its_id(
+    js: JetStream, jetstream_server: Server
+) -> None:
+    made = stream(js, duplicate_window=0.1)
+    with pytest.raises(failures.PublishDisconnectedError) as caught:
+        publish_and_lose_the_ack(jetstream_server, away=0.6)
+    assert isinstance(caught.value, ConnectionError)
+    assert caught.value.msg_id == "me"
+    assert stored(made) == 1
 
 
 # Restarts -----------------------------------------------------------------------------
@@ -378,6 +447,15 @@ def test_a_schedule_publishes_later(js: JetStream) -> None:
     assert (headers["Nats-Scheduler"], headers["Nats-TTL"]) == ("a.plan", "60")
 
 
+def test_a_schedule_ends_with_the_message_that_cancels_it(js: JetStream) -> None:
+    made = stream(js, allow_msg_schedules=True, allow_direct=True)
+    js.publish("a.plan", schedule="@at 2100-01-01T00:00:00Z", schedule_target="a.b")
+    js.publish("a.b", b"now", cancel_schedule="a.plan")
+    assert [msg.subject for msg in made.get_msgs(seq=1)] == ["a.b"]
+    with pytest.raises(failures.ScheduleError):
+        js.publish("a.b", b"itself", cancel_schedule="a.b")
+
+
 def test_a_schedule_that_cannot_be_is_refused(js: JetStream) -> None:
     stream(js)
     with pytest.raises(failures.ScheduleError):
@@ -411,6 +489,12 @@ WRONG: list[tuple[dict[str, Any], type[Exception]]] = [
     ({"headers": {"K": 5}}, TypeError),
     ({"headers": {"K\r\n": "v"}}, ValueError),
     ({"headers": 5}, TypeError),
+    ({"headers": "x"}, TypeError),
+    ({"headers": {"K": {"x": 1}}}, TypeError),
+    ({"headers": {"K": "\ud800"}}, errors.InvalidArgumentError),
+    ({"msg_id": "\ud800"}, errors.InvalidArgumentError),
+    ({"subject": "a.\ud800"}, errors.InvalidArgumentError),
+    ({"expected_last_subject": "a b", "expected_last_subject_seq": 0}, ValueError),
     ({"timeout": "5"}, TypeError),
     ({"timeout": -1}, ValueError),
     ({"msg_id": 5}, TypeError),

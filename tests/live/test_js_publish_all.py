@@ -175,6 +175,26 @@ def test_a_wrong_call_raises_at_the_call(js: JetStream, given: dict[str, Any]) -
         js.publish_all([], **given)
 
 
+@pytest.mark.parametrize("messages", [5, None, {"a.b": b"x"}])
+def test_what_has_no_messages_is_refused_at_the_call(
+    js: JetStream, messages: Any
+) -> None:
+    with pytest.raises(TypeError, match="messages must be an iterable of"):
+        js.publish_all(messages)
+
+
+@pytest.mark.parametrize(
+    "message", [5, None, ("a.b",), ("a.b", b"", None, 1), "ab", {"a.b": b"x"}]
+)
+def test_what_is_no_message_is_told_as_that(js: JetStream, message: Any) -> None:
+    stream(js)
+    acks = js.publish_all([("a.b", b""), message])
+    assert isinstance(next(acks), PubAck)
+    with pytest.raises(TypeError, match="each message must be a tuple"):
+        next(acks)
+    assert_empty(js)
+
+
 def test_an_iterable_that_fails_is_raised_behind_the_acks_before_it(
     js: JetStream,
 ) -> None:

@@ -283,9 +283,9 @@ def test_a_full_window_raises_at_the_deadline_and_sends_nothing(
 
 def test_messages_that_wait_for_another_try_keep_their_places(js: JetStream) -> None:
     narrow = js._connection.jetstream(max_pending=2)
+    narrow._async = publisher = narrow._publisher()
+    publisher._retry_wait = 1.0
     futures = [narrow.publish_async("nobody.here") for _ in range(2)]
-    publisher = narrow._async
-    assert publisher is not None
     until(lambda: len(publisher._window.again) == 2, "both wait for their second try")
     with pytest.raises(failures.TooManyPendingError):
         narrow.publish_async("nobody.here", timeout=0.05)
@@ -304,7 +304,7 @@ def test_a_place_that_was_not_used_is_free_again(js: JetStream) -> None:
             narrow.publish_async("a.b", "text")  # type: ignore[arg-type]
         with pytest.raises(errors.MaxPayloadError):
             narrow.publish_async("a.b", b"x" * (1 << 21))
-    assert narrow.publish_async("a.b", timeout=0.5).result(PATIENCE).seq == 1
+    assert narrow.publish_async("a.b", timeout=PATIENCE).result(PATIENCE).seq == 1
     assert_empty(narrow)
 
 

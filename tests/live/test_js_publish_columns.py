@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -178,6 +179,93 @@ def test_refused_rows_can_be_skipped(js: JetStream) -> None:
     assert contents(made) == [1, 2]
 
 
+MANY = 4000  # more than have subjects of their own for their acks
+
+
+def many(is_refused: Callable[[int], bool] = lambda number: False) -> Any:
+    """Numbered rows; those to be refused are too long."""
+    return pa.record_batch(
+        {
+            "data": [
+                b"%0*d" % (200 if is_refused(number) else 1, number)
+                for number in range(MANY)
+            ]
+        }
+    )
+
+
+@pytest.fixture
+def replies(jetstream_server: Server) -> Iterator[list[str]]:
+    """Where the acks go of all that is published meanwhile."""
+    told: list[str] = []
+    with jsclient.connect(jetstream_server.url) as nc:
+        spy = nc.subscribe("a.>", callback=lambda msg: told.append(msg.reply or ""))
+        nc.flush()
+        yield told
+        spy.unsubscribe()
+
+
+def test_many_rows_with_ids_share_subjects_for_their_acks(
+    js: JetStream, replies: list[str]
+) -> None:
+    made = stream(js)
+    published = js.publish_columns(many(), subject="a.b", content_ids="job-")
+    assert (published.stored, published.duplicates) == (MANY, 0)
+    assert (published.first_seq, published.last_seq) == (1, MANY)
+    assert contents(made) == list(range(MANY))
+    until(lambda: len(replies) == MANY, "the spy has seen all")
+    # At first each has its own. Then eight have one.
+    alike = [one == other for one, other in pairwise(replies)]
+    assert not any(alike[:400])
+    assert sum(alike) > MANY / 2
+    assert_empty(js)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"duplicate_window": 8.0},  # it would forget them too soon
+        {"sources": [jsclient.StreamSource(name="T")]},  # it knows no ids at all
+    ],
+)
+def test_rows_that_the_stream_may_forget_do_not_share(
+    js: JetStream, replies: list[str], fields: dict[str, Any]
+) -> None:
+    js.create_stream(name="T", subjects=["t"], storage="memory")
+    stream(js, **fields)
+    assert js.publish_columns(many(), subject="a.b", content_ids="job-").stored == MANY
+    until(lambda: len(replies) == MANY, "the spy has seen all")
+    assert not any(one == other for one, other in pairwise(replies))
+
+
+def test_a_refused_row_among_many_is_named(js: JetStream) -> None:
+    made = stream(js, max_msg_size=150)
+    table = many(lambda number: number == 3001)
+    with pytest.raises(failures.PublishColumnsError) as told:
+        js.publish_columns(table, subject="a.b", content_ids="job-")
+    assert told.value.row == 3001
+    assert isinstance(told.value.__cause__, failures.MessageTooLargeError)
+    found = contents(made)
+    assert found[:3001] == list(range(3001))
+    error = told.value
+    assert error.stored + error.duplicates <= len(found)
+    assert error.stored + error.duplicates + error.unknown >= len(found)
+
+
+def test_refused_rows_among_many_are_skipped(js: JetStream) -> None:
+    made = stream(js, max_msg_size=150)
+    # Alone, several in a row, and all of those that share.
+    bad = {700, 1501, 1502, *range(2000, 2030), MANY - 1}
+    table = many(bad.__contains__)
+    published = js.publish_columns(
+        table, subject="a.b", content_ids="job-", on_error="skip"
+    )
+    assert published.refused == len(bad)
+    assert published.stored + published.duplicates == MANY - len(bad)
+    assert published.first_refusal is not None
+    assert sorted(contents(made)) == [n for n in range(MANY) if n not in bad]
+
+
 def test_another_stream_refuses(js: JetStream) -> None:
     stream(js)
     with pytest.raises(failures.PublishColumnsError) as told:
@@ -308,6 +396,39 @@ def test_without_ids_nothing_is_sent_twice_after_a_lost_link(
         assert isinstance(cause, failures.PublishOutcomeUnknownError)
         assert told.value.unknown == 3
         proxy.set("s2c")
+    assert contents(made) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("fields", "away"),
+    [({"sources": [{"name": "ORIGIN"}]}, 0.0), ({"duplicate_window": 0.1}, 0.6)],
+)
+def test_rows_whose_ids_the_stream_has_forgotten_are_not_sent_again(
+    jetstream_server: Server, js: JetStream, fields: dict[str, Any], away: float
+) -> None:
+    js.create_stream(name="ORIGIN", storage="memory")
+    made = stream(js, **fields)
+    with (
+        FaultProxy("127.0.0.1", jetstream_server.port) as proxy,
+        jsclient.connect(proxy.url, reconnect_wait=0.02) as nc,
+    ):
+        proxy.set("s2c", stall=True)
+
+        def cut_when_stored() -> None:
+            until(lambda: made.info().state.messages == 3, "all are stored")
+            proxy.refuse = True
+            proxy.cut()
+            time.sleep(away)  # the stream's clock runs on
+            proxy.set("s2c")
+            proxy.refuse = False
+
+        cut = threading.Thread(target=cut_when_stored)
+        cut.start()
+        with pytest.raises(failures.PublishColumnsError) as told:
+            nc.jetstream().publish_columns(batch(1, 2, 3), content_ids="job-")
+        cut.join()
+        assert isinstance(told.value.__cause__, failures.PublishDisconnectedError)
+        assert (told.value.row, told.value.stored, told.value.unknown) == (0, 0, 3)
     assert contents(made) == [1, 2, 3]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from itertools import chain
 
@@ -13,12 +14,13 @@ import jsclient
 from jsclient import jetstream_errors as failures
 from jsclient._core import Msg
 from jsclient.consumer import Consumer
+from jsclient.consuming import Batches, Messages
 from jsclient.fetching import FetchResult
 from jsclient.jetstream import JetStream
 from jsclient.server import Server
 from jsclient.stream import Stream
 from tests.live.pulls import assert_nothing_left, fill, seqs, stream_of
-from tests.live.support import all_results
+from tests.live.support import PATIENCE, all_results, until
 
 pytestmark = pytest.mark.live
 
@@ -113,7 +115,7 @@ def test_next_is_a_timeout_when_nothing_comes(consumer: Consumer) -> None:
     begun = time.monotonic()
     with pytest.raises(jsclient.TimeoutError):
         consumer.next(timeout=0.3)
-    assert 0.27 <= time.monotonic() - begun < 1.3
+    assert 0.27 <= time.monotonic() - begun < PATIENCE
 
 
 def test_a_message_is_not_lost_between_timeouts(
@@ -141,7 +143,7 @@ def test_a_fetch_of_more_than_there_is_returns_them_when_its_time_is_over(
     fill(js, 3)
     begun = time.monotonic()
     batch = consumer.fetch(10, timeout=0.5)
-    assert 0.4 <= time.monotonic() - begun < 1.5
+    assert 0.4 <= time.monotonic() - begun < PATIENCE
     assert seqs(batch) == [1, 2, 3]
     assert batch.error is None
     assert batch[-1].subject == "s.3"
@@ -155,7 +157,7 @@ def test_a_fetch_of_what_there_is_returns_at_once(
     begun = time.monotonic()
     assert seqs(consumer.fetch(3, timeout=30.0)) == [1, 2, 3]
     assert seqs(consumer.fetch(2, timeout=30.0)) == [4, 5]
-    assert time.monotonic() - begun < 5.0
+    assert time.monotonic() - begun < 15.0
 
 
 def test_a_large_fetch_returns_every_message_once(
@@ -207,7 +209,7 @@ def test_without_waiting_one_gets_what_is_there(
     assert len(consumer.fetch(5, timeout=0)) == 0
     fill(js, 7)
     assert len(consumer.fetch_no_wait(5)) == 5
-    assert time.monotonic() - begun < 3.0
+    assert time.monotonic() - begun < PATIENCE
 
 
 def test_without_room_for_acks_nothing_comes_and_nothing_hangs(
@@ -219,7 +221,7 @@ def test_without_room_for_acks_nothing_comes_and_nothing_hangs(
     begun = time.monotonic()
     # The server does not answer such a pull.
     assert len(consumer.fetch_no_wait(5, timeout=0.3)) == 0
-    assert time.monotonic() - begun < 2.0
+    assert time.monotonic() - begun < PATIENCE
     held.ack_sync()
     assert seqs(consumer.fetch_no_wait(5, timeout=0.3)) == [2]
 
@@ -230,7 +232,7 @@ def test_a_paused_consumer_has_nothing_now(js: JetStream, stream: Stream) -> Non
     consumer.pause(datetime.now(timezone.utc) + timedelta(seconds=60))
     begun = time.monotonic()
     assert len(consumer.fetch_no_wait(5)) == 0
-    assert time.monotonic() - begun < 2.0
+    assert time.monotonic() - begun < PATIENCE
     consumer.resume()
     assert len(consumer.fetch_no_wait(5)) == 3
 
@@ -245,7 +247,7 @@ def test_bytes_are_a_limit(js: JetStream, consumer: Consumer) -> None:
     assert seqs(batch) == [1, 2, 3]
     assert batch.error is None
     assert sum(msg.size for msg in batch) <= 1000
-    assert time.monotonic() - begun < 5.0
+    assert time.monotonic() - begun < 10.0
 
 
 def test_a_message_that_does_not_fit_is_an_error_that_says_so(
@@ -276,12 +278,41 @@ def test_limits_of_the_consumer_are_named_before_anything_is_sent(
     )
     with pytest.raises(ValueError, match="allows 5"):
         consumer.fetch(6, timeout=1.0)
-    with pytest.raises(ValueError, match="allows 1"):
-        consumer.fetch(5, timeout=2.0)
     with pytest.raises(ValueError, match="allows 1000"):
         consumer.fetch_bytes(1001, timeout=1.0)
     assert len(consumer.fetch(5, timeout=0.1)) == 0
     assert len(consumer.fetch_bytes(1000, timeout=0.1)) == 0
+
+
+def test_a_fetch_is_longer_than_the_consumer_allows_a_pull_to_be(
+    js: JetStream, stream: Stream
+) -> None:
+    consumer = stream.create_consumer(name="brief", max_expires=0.2)
+    with pytest.raises(ValueError, match=r"is 30 s; the consumer allows 0\.2 s"):
+        consumer.messages(expires=30.0)
+
+    def first_of(reading: Messages | Batches) -> object:
+        with reading:
+            return reading.next(PATIENCE)
+
+    readers: list[Callable[[], object]] = [
+        lambda: consumer.next(timeout=PATIENCE),
+        lambda: consumer.fetch(1, timeout=PATIENCE),
+        lambda: consumer.fetch_bytes(1000, timeout=PATIENCE),
+        lambda: consumer.fetch_batch(1, timeout=PATIENCE, idle_heartbeat=0.1),
+        lambda: js.pull_subscribe(stream="S", consumer="brief").next(PATIENCE),
+        lambda: first_of(consumer.messages()),
+        lambda: first_of(consumer.batches()),
+    ]
+    for read in readers:
+        # The message comes when several pulls have ended.
+        timer = threading.Timer(0.5, fill, [js, 1])
+        timer.start()
+        assert read()
+        timer.join()
+    empty = stream.create_consumer(name="idle", max_expires=0.2, deliver_policy="new")
+    batch = empty.fetch(5, timeout=0.5)
+    assert (len(batch), batch.error) == (0, None)
 
 
 def test_limits_that_we_do_not_know_of_are_told_by_the_server(
@@ -331,10 +362,11 @@ def test_the_last_place_in_the_queue_of_pulls_may_be_taken(
 
     def work(number: int) -> object:
         if number:
-            return theirs.fetch(1, timeout=1.0)
-        time.sleep(0.3)
+            return theirs.fetch(1, timeout=PATIENCE)
+        until(lambda: consumer.info().num_waiting == 1, "theirs waits")
         with pytest.raises(failures.PullLimitError, match="MaxWaiting"):
             consumer.fetch(1, timeout=1.0)
+        fill(js, 1)  # ends theirs
         return None
 
     all_results(2, work)
@@ -345,10 +377,10 @@ def test_a_consumer_that_is_gone_is_told_at_once(js: JetStream, stream: Stream) 
     js.delete_consumer("S", "gone")
     begun = time.monotonic()
     with pytest.raises(failures.ConsumerNotFoundError):
-        consumer.fetch(1, timeout=10.0)
+        consumer.fetch(1, timeout=30.0)
     with pytest.raises(failures.ConsumerNotFoundError):
-        consumer.next(timeout=10.0)
-    assert time.monotonic() - begun < 2.0
+        consumer.next(timeout=30.0)
+    assert time.monotonic() - begun < 15.0
 
 
 def test_a_consumer_that_goes_meanwhile_is_told_at_once(
@@ -363,8 +395,8 @@ def test_a_consumer_that_goes_meanwhile_is_told_at_once(
             other.delete_consumer("S", "going")
             return None
         begun = time.monotonic()
-        batch = consumer.fetch(2, timeout=20.0)
-        assert time.monotonic() - begun < 5.0
+        batch = consumer.fetch(2, timeout=30.0)
+        assert time.monotonic() - begun < 15.0
         return batch
 
     batch = all_results(2, work)[0]

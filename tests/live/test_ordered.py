@@ -104,6 +104,35 @@ def test_small_limits_are_enough(stream: Stream, limits: dict[str, int]) -> None
     assert messages.resets == 0
 
 
+def test_a_limit_that_the_server_has_for_all_consumers_is_kept(told: Events) -> None:
+    limits = {"limits": {"max_request_batch": 10}}
+    with (
+        run(jetstream=limits) as server,
+        jsclient.connect(server.url, on_event=told) as nc,
+    ):
+        stream = new_stream(nc.jetstream(), 200)
+        ordered = stream.ordered_consumer()
+        with ordered.messages(stop_after=50) as messages:
+            got = list(messages)
+        got += ordered.fetch(50, timeout=PATIENCE)
+        with ordered.messages(max_bytes=100_000, stop_after=50) as messages:
+            got += messages
+        got += [ordered.next(PATIENCE) for _ in range(50)]
+        assert seqs(got) == list(range(1, 201))
+        assert told.of(events.ConsumerWarning) == []
+
+
+def test_limits_of_its_own_are_kept(stream: Stream) -> None:
+    ordered = stream.ordered_consumer(max_expires=0.5, max_batch=5, max_bytes=100_000)
+    assert seqs([ordered.next(PATIENCE)]) == [1]
+    assert seqs(ordered.fetch(5, timeout=PATIENCE)) == [2, 3, 4, 5, 6]
+    with ordered.messages(stop_after=24) as messages:
+        assert seqs(list(messages)) == list(range(7, 31))
+    assert messages.resets == 0
+    with pytest.raises(ValueError, match="max_messages is 6; the consumer allows 5"):
+        ordered.fetch(6)
+
+
 def test_messages_that_are_published_later_follow(
     js: JetStream, stream: Stream
 ) -> None:
@@ -573,7 +602,7 @@ def test_time_is_kept_while_the_server_is_silent(own_server: Server) -> None:
             with pytest.raises(errors.TimeoutError):
                 ordered.next(timeout=0.3)
             assert len(ordered.fetch(3, timeout=0.3)) == 0
-            assert time.monotonic() - start < 4.0
+            assert time.monotonic() - start < PATIENCE
         finally:
             own_server.resume()
         assert seqs(ordered.fetch(5)) == [1, 2, 3, 4, 5]
@@ -654,10 +683,38 @@ def test_a_reading_that_is_stopped_without_a_link_leaves_nothing(
         assert not reading._thread.is_alive()
         with pytest.raises(errors.TimeoutError):
             ordered.next(timeout=0.1)
+        # Nothing came because there was no link, which is not the same as no messages.
+        with pytest.raises(errors.TimeoutError, match="no link") as caught:
+            ordered.fetch(5, timeout=0.1)
+        assert isinstance(caught.value.__cause__, errors.DisconnectedError)
         proxy.refuse = False
         told.wait(events.Reconnected)
         fill(js, 31, 31)
         assert seqs([ordered.next()]) == [31]
+        assert_nothing_left(stream, nc)
+
+
+def test_a_fetch_tells_beside_its_messages_what_kept_it_from_more(
+    jetstream_server: Server, js: JetStream, stream: Stream
+) -> None:
+    with (
+        proxy_of(jetstream_server) as proxy,
+        jsclient.connect(proxy.url, reconnect_wait=WAIT) as nc,
+    ):
+        ordered = nc.jetstream().stream("O").ordered_consumer()
+
+        def cut() -> None:
+            until(lambda: ordered.last_seq == 30, "all that there is was read")
+            proxy.refuse = True
+            proxy.cut()
+
+        cutting = threading.Thread(target=cut)
+        cutting.start()
+        batch = ordered.fetch(40, timeout=2.0)
+        cutting.join()
+        assert seqs(batch) == list(range(1, 31))
+        assert isinstance(batch.error, errors.DisconnectedError)
+        proxy.refuse = False
         assert_nothing_left(stream, nc)
 
 
@@ -706,8 +763,8 @@ def test_a_refusal_for_good_is_raised_at_once(js: JetStream) -> None:
     stream.create_consumer(name="other")
     start = time.monotonic()
     with pytest.raises(failures.MaximumConsumersError):
-        stream.ordered_consumer().next(timeout=10.0)
-    assert time.monotonic() - start < 5.0
+        stream.ordered_consumer().next(timeout=30.0)
+    assert time.monotonic() - start < 15.0
 
 
 def test_one_consumer_is_enough_for_a_stream_that_allows_one(js: JetStream) -> None:

@@ -791,11 +791,12 @@ def test_a_timeout_of_zero_takes_what_is_there(url: str) -> None:
 
 
 def test_the_servers_pings_are_answered_while_the_application_does_nothing() -> None:
-    config = 'ping_interval: "50ms"\nping_max: 2'
+    # Given up after 1.8 seconds without an answer.
+    config = 'ping_interval: "200ms"\nping_max: 8'
     with server.run(config=config) as impatient:
         with jsclient.connect(impatient.url) as nc:
             # Nobody calls the connection meanwhile: only the keeper can answer.
-            assert not threading.Event().wait(0.6)
+            assert not threading.Event().wait(2.5)
             assert nc.stats().reconnects == 0
             assert nc.is_connected
             nc.flush()
@@ -803,13 +804,14 @@ def test_the_servers_pings_are_answered_while_the_application_does_nothing() -> 
 
 
 def test_the_servers_pings_are_answered_while_we_publish_without_pause() -> None:
-    config = 'ping_interval: "50ms"\nping_max: 2'
+    # Given up after 1.8 seconds without an answer.
+    config = 'ping_interval: "200ms"\nping_max: 8'
     with (
         server.run(config=config) as impatient,
         jsclient.connect(impatient.url) as nc,
     ):
         over = threading.Event()
-        threading.Timer(0.6, over.set).start()
+        threading.Timer(2.5, over.set).start()
         while not over.is_set():
             nc.publish("heavy", bytes(1000))
         nc.flush()

@@ -146,8 +146,8 @@ def test_a_deleted_consumer_is_noticed_by_its_silence(
     js._connection.on_event = told
     stream_of(js)
     with js.subscribe("s.>", idle_heartbeat=0.2, delete_on_close=False) as sub:
-        js.delete_consumer("S", sub.consumer_name)
         begun = time.monotonic()
+        js.delete_consumer("S", sub.consumer_name)
         told.wait(events.ConsumerWarning, 2)
         assert time.monotonic() - begun > 0.9, "after 3 intervals, and again"
 

@@ -272,6 +272,8 @@ def test_the_last_message_of_each_subject_is_read(js: JetStream) -> None:
     assert [msg.seq for msg in stream.get_msgs(last_for=["s.*"])] == [7, 8, 9, 10]
     some = stream.get_msgs(last_for=["s.0", "s.3", "s.none"])
     assert [(msg.subject, msg.data) for msg in some] == [("s.3", b"7"), ("s.0", b"8")]
+    some = stream.get_msgs(last_for=(f"s.{number}" for number in (1, 2)))
+    assert [msg.seq for msg in some] == [7, 10]
     old = stream.get_msgs(last_for=["s.*"], up_to_seq=5)
     assert [msg.seq for msg in old] == [2, 3, 4, 5]
     moment = stream.get_msg(6).timestamp
@@ -333,6 +335,8 @@ def test_wrong_arguments_of_batches_are_refused_at_the_call(js: JetStream) -> No
     for name, arguments in wrong:
         with pytest.raises(ValueError, match=name):
             stream.get_msgs(**arguments)
+    with pytest.raises(TypeError, match="last_for must be a list"):
+        stream.get_msgs(last_for=5)  # type: ignore[arg-type]
 
 
 def test_an_iterator_that_is_left_leaves_nothing_behind(
@@ -428,6 +432,29 @@ def test_columns_need_a_stream_that_allows_it(js: JetStream) -> None:
     js.delete_stream("S")
     with pytest.raises(failures.StreamNotFoundError):
         stream.get_batch()
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_columns_come_while_another_thread_reads_the_socket(
+    js: JetStream, is_direct: bool
+) -> None:
+    stream = made(js, allow_direct=is_direct)
+    js.publish("s.1", b"x")
+    nc = js._connection
+    nc.subscribe("x", callback=lambda msg: None)
+    until(lambda: not nc._loop.helm.is_free, "it waits for messages")
+    ended: list[object] = []
+
+    def read() -> None:
+        try:
+            ended.append(len(stream.get_batch(timeout=600.0)))
+        except jsclient.InvalidArgumentError as error:
+            ended.append(type(error))
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(PATIENCE)
+    assert ended == [1 if is_direct else jsclient.InvalidArgumentError]
 
 
 def test_the_leader_can_be_asked_for_a_message(

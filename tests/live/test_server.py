@@ -262,7 +262,7 @@ def test_a_paused_server_can_be_stopped() -> None:
     running.pause()
     started = time.monotonic()
     running.stop()
-    assert time.monotonic() - started < 4.0
+    assert time.monotonic() - started < 20.0
     assert "Server Exiting" in running.log()
 
 

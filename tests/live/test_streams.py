@@ -165,12 +165,29 @@ def test_a_mirror_follows_its_origin_and_can_be_promoted(js: JetStream) -> None:
     assert js.publish("m.1").stream == "M"
 
 
+def test_a_mirror_that_reads_for_its_origin_can_be_promoted(js: JetStream) -> None:
+    filled(js, 4, allow_direct=True)
+    mirror = js.create_stream(name="M", mirror="S", storage="memory")
+    assert mirror.cached_info.config.mirror_direct
+    promoted = js.update_stream(name="M", mirror=None, subjects=["m.>"])
+    made = promoted.cached_info.config
+    assert made.mirror is None
+    assert not made.mirror_direct
+    assert js.publish("m.1").stream == "M"
+
+
 def test_pedantic_refuses_what_the_server_would_adjust(js: JetStream) -> None:
     with pytest.raises(failures.PedanticError) as caught:
         js.create_stream(name="S", storage="memory", max_msgs=-5, pedantic=True)
     assert caught.value.err_code == 10157
     stream = js.create_stream(name="S", storage="memory", max_msgs=-5)
     assert stream.cached_info.config.max_msgs == -1
+    with pytest.raises(failures.PedanticError):
+        stream.update(max_msgs=-5, pedantic=True)
+    with pytest.raises(failures.PedanticError):
+        js.update_stream(name="S", max_msgs=-5, pedantic=True)
+    with pytest.raises(failures.PedanticError):
+        js.create_or_update_stream(name="S", max_msgs=-5, pedantic=True)
 
 
 def test_a_refusal_says_what_was_being_done_and_why(js: JetStream) -> None:
@@ -246,6 +263,26 @@ def test_an_update_can_take_a_field_back(js: JetStream) -> None:
     assert made.max_age in (None, 0)
     assert made.subjects == ["s.>"]
     assert "a" not in (made.metadata or {})
+    js.update_stream(name="S", description="here", max_msgs=7)
+    js.update_stream(name="S", description=None)
+    made = stream.info().config
+    assert (made.description, made.max_msgs) == (None, 7)
+
+
+def test_the_name_of_a_stream_cannot_be_changed(js: JetStream) -> None:
+    stream = filled(js)
+    other = js.create_stream(name="V", subjects=["v"], storage="memory")
+    with pytest.raises(ValueError, match="name cannot be changed"):
+        stream.update(name="V")
+    assert other.info().config.subjects == ["v"]
+
+
+def test_a_limit_per_subject_is_set_on_a_stream_that_refuses_new_messages(
+    js: JetStream,
+) -> None:
+    filled(js, discard="new", max_msgs_per_subject=5)
+    changed = js.create_or_update_stream(name="S", discard_new_per_subject=True)
+    assert changed.cached_info.config.discard_new_per_subject
 
 
 def test_a_shorter_age_shortens_what_the_server_had_filled_in(js: JetStream) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from typing import Any, TypeVar
 
 import jsclient
 from jsclient.events import Event
+from tests.harness.peer import TIMEOUT as TIMEOUT
 from tests.harness.scripted import Peer, ScriptError
-
-TIMEOUT = 5.0
 
 E = TypeVar("E", bound=Event)
 
@@ -78,6 +78,16 @@ def connected(
         "connect_timeout": TIMEOUT,
     }
     return jsclient.connect(url, **{**quick, **options})
+
+
+def narrow(nc: jsclient.Connection) -> None:
+    """The kernel keeps little of what the peer does not read, and no more than that.
+
+    By itself it would take more and more, at moments of its own.
+    """
+    live = nc._loop.live
+    assert live is not None
+    live.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
 
 
 def answer_pings(peer: Peer) -> None:

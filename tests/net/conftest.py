@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from jsclient._core import live_objects
-from tests.harness.leaks import LeakMeter
+from jsclient._core import Route, live_objects
+from tests.harness.leaks import measured
 
 
 def _counter(name: str) -> Callable[[], int]:
@@ -25,6 +25,6 @@ def _small_collections() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_leaks() -> Iterator[None]:
-    with LeakMeter({name: _counter(name) for name in live_objects()}):
-        yield
+def _nothing_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+    counters = {name: _counter(name) for name in live_objects()}
+    yield from measured(request.node, counters, (Route,))

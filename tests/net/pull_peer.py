@@ -38,7 +38,8 @@ _FRAME = re.compile(
     rb"|H?PUB (?P<subject>\S+) (?:(?P<reply>\S+) )??(?:(?P<header>\d+) )?(?P<size>\d+)"
     rb"\r\n"
 )
-NEXT = "$JS.API.CONSUMER.MSG.NEXT.S.C"
+PULLS = "$JS.API.CONSUMER.MSG.NEXT.S."
+NEXT = f"{PULLS}C"
 CONSUMER = {
     "stream_name": "S",
     "name": "C",
@@ -57,6 +58,7 @@ class Pull(NamedTuple):
     reply: str
     sid: str
     raw: bytes
+    consumer: str = "C"
 
     @property
     def body(self) -> dict[str, Any]:
@@ -75,10 +77,12 @@ class Pull(NamedTuple):
         data: bytes = b"",
         headers: Mapping[str, str] | None = None,
         *,
+        place: int | None = None,
         pending: int = 0,
     ) -> bytes:
-        """A message of the stream, delivered for this pull."""
-        ack = f"$JS.ACK.S.C.1.{seq}.{seq}.1794822688406701443.{pending}"
+        """A message of the stream, delivered for this pull, in its place by default."""
+        numbers = f"1.{seq}.{place or seq}.1794822688406701443.{pending}"
+        ack = f"$JS.ACK.S.{self.consumer}.{numbers}"
         if headers is None:
             line = f"MSG s.a {self.sid} {ack} {len(data)}\r\n"
             return line.encode() + data + b"\r\n"
@@ -130,11 +134,15 @@ class Desk:
         on_ack: Callable[[Ack], Iterable[bytes]] = nothing,
         on_ping: Callable[[], Iterable[bytes]] = nothing,
         config: Mapping[str, object] | None = None,
+        version: str = "2.15.1",
     ) -> None:
+        self.version = version
         self.on_pull = on_pull
         self.on_ack = on_ack
         self.on_ping = on_ping  # what comes before the PONG
         self.cues: dict[str, Callable[[], Iterable[bytes]]] = {}
+        # What is answered to a request; None: `info`.
+        self.on_request: Callable[[str, bytes], object] = lambda *_: None
         self.info: dict[str, Any] | None = {
             **CONSUMER,
             "config": {**CONSUMER["config"], **(config or {})},  # type: ignore[dict-item]
@@ -142,6 +150,8 @@ class Desk:
         self._pulls: list[Pull] = []
         self._acks: list[Ack] = []
         self._changed = threading.Condition()
+        self.is_open = threading.Event()  # who connects before that waits for it
+        self.is_open.set()
 
     @property
     def pulls(self) -> list[Pull]:
@@ -169,9 +179,13 @@ class Desk:
             assert found, f"only {len(self._acks)} acks: {self._acks}"
             return self._acks[count - 1]
 
+    def await_open(self, peer: Peer) -> None:
+        """A step before the script."""
+        assert self.is_open.wait(TIMEOUT)
+
     def script(self) -> Script:
         """For one link."""
-        return [handshake(), self._serve]
+        return [handshake({"version": self.version}), self._serve]
 
     def _serve(self, peer: Peer) -> None:
         sids: dict[str, str] = {}
@@ -201,8 +215,9 @@ class Desk:
         body = body[int(frame["header"] or 0) :]
         subject, reply = frame["subject"].decode(), (frame["reply"] or b"").decode()
         sid = sids.get(reply) or sids.get(reply.rpartition(".")[0] + ".*") or "0"
-        if subject == NEXT:
-            pull = Pull(peer.index, reply, sid, body)
+        if subject.startswith(PULLS):
+            consumer = subject.removeprefix(PULLS)
+            pull = Pull(peer.index, reply, sid, body, consumer)
             self._note(self._pulls, pull)
             return self.on_pull(pull)
         if subject.startswith("$JS.ACK."):
@@ -214,15 +229,17 @@ class Desk:
             return ()
         if subject.startswith("cue."):
             return self.cues.get(subject.removeprefix("cue."), nothing)()
-        if self.info is None:
+        answer = self.on_request(subject, body) or self.info
+        if answer is None:
             error = {
                 "code": 404,
                 "err_code": 10014,
                 "description": "not found",
             }
-            text = json.dumps({"error": error})
-        else:
-            text = json.dumps(self.info)
+            answer = {"error": error}
+        text = json.dumps(answer)
+        if not reply:
+            return ()
         return [f"MSG {reply} {sid} {len(text)}\r\n{text}\r\n".encode()]
 
     def _note(self, record: list[Any], what: object) -> None:
@@ -264,8 +281,9 @@ class Scene(NamedTuple):
 @contextmanager
 def consuming(desk: Desk, *, links: int = 1, **options: Any) -> Iterator[Scene]:
     """A consumer at the desk; afterwards nothing of any pull is left."""
+    script = [desk.await_open, *desk.script()]
     with (
-        ScriptedServer(*[desk.script()] * links) as server,
+        ScriptedServer(*[script] * links) as server,
         connected(server.url, **options) as nc,
     ):
         yield Scene(nc, nc.jetstream().consumer("S", "C"), server)

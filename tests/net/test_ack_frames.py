@@ -12,7 +12,7 @@ import pytest
 import jsclient
 from jsclient import events
 from jsclient._core import Msg
-from tests.net.client import Recorder
+from tests.net.client import TIMEOUT, Recorder
 from tests.net.pull_peer import Desk, consuming
 
 ACK = "$JS.ACK.S.C.1.1.1.1794822688406701443.0"
@@ -61,6 +61,19 @@ def test_a_terminal_ack_is_sent_once_and_nothing_after_it(
         assert {ack.subject for ack in desk.acks} == {ACK}
 
 
+@pytest.mark.parametrize(
+    ("version", "payload"), [("2.10.3", b"+TERM"), ("2.10.4", b"+TERM bad data")]
+)
+def test_a_reason_is_left_out_where_the_server_would_ignore_the_whole_ack(
+    version: str, payload: bytes
+) -> None:
+    desk = one()
+    desk.version = version
+    with consuming(desk) as scene:
+        scene.consumer.next().term("bad data")
+        assert desk.wait_ack().payload == payload
+
+
 def test_threads_that_ack_at_once_send_one_terminal_ack() -> None:
     desk = one()
     with consuming(desk) as scene:
@@ -71,7 +84,7 @@ def test_threads_that_ack_at_once_send_one_terminal_ack() -> None:
             def acknowledge(
                 number: int, msg: Msg = msg, barrier: threading.Barrier = barrier
             ) -> None:
-                barrier.wait(5.0)
+                barrier.wait(TIMEOUT)
                 (msg.ack, msg.nak, msg.term, msg.ack)[number % 4]()
 
             threads = [
@@ -81,7 +94,7 @@ def test_threads_that_ack_at_once_send_one_terminal_ack() -> None:
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join(5.0)
+                thread.join(TIMEOUT)
         scene.heard()
         assert len(desk.acks) == 20
 
@@ -89,15 +102,15 @@ def test_threads_that_ack_at_once_send_one_terminal_ack() -> None:
 def test_an_ack_without_room_for_it_may_be_repeated() -> None:
     desk = one()
     told = Recorder()
-    with consuming(
-        desk, links=2, on_event=told, reconnect_buffer=0, reconnect_wait=0.2
-    ) as scene:
+    with consuming(desk, links=2, on_event=told, reconnect_buffer=0) as scene:
         msg = scene.consumer.next()
+        desk.is_open.clear()
         scene.cue("cut")
         told.wait_for(events.Disconnected)
         with pytest.raises(jsclient.DisconnectedError):
             msg.ack()
         assert not is_acked(msg)
+        desk.is_open.set()
         told.wait_for(events.Reconnected)
         msg.ack()
         assert is_acked(msg)
@@ -110,9 +123,11 @@ def test_an_ack_is_kept_for_the_next_link() -> None:
     told = Recorder()
     with consuming(desk, links=2, on_event=told) as scene:
         msg = scene.consumer.next()
+        desk.is_open.clear()
         scene.cue("cut")
         told.wait_for(events.Disconnected)
         msg.ack()
+        desk.is_open.set()
         told.wait_for(events.Reconnected)
         scene.heard()
         assert [ack.payload for ack in desk.acks] == [b"+ACK"]
@@ -125,7 +140,7 @@ def test_an_ack_that_nobody_confirms_is_a_timeout_and_may_be_repeated() -> None:
         begun = time.monotonic()
         with pytest.raises(jsclient.TimeoutError):
             msg.ack_sync(0.2)
-        assert 0.2 <= time.monotonic() - begun < 2.0
+        assert time.monotonic() - begun >= 0.2
         assert not is_acked(msg)
         desk.on_ack = lambda ack: [ack.confirmed()]
         msg.ack_sync()
@@ -190,7 +205,10 @@ def test_a_message_that_is_worked_on_for_long_is_reported_by_itself() -> None:
 
     with consuming(desk) as scene:
         with scene.consumer.consume(work, auto_in_progress=True):
-            assert done.wait(5.0)
-            desk.wait_ack(4)
+            assert done.wait(TIMEOUT)
+            scene.heard()
             time.sleep(0.25)
-        assert [ack.payload for ack in desk.acks] == [b"+WPI"] * 3 + [b"+ACK"]
+        *before, last = [ack.payload for ack in desk.acks]
+        assert last == b"+ACK", "nothing is reported after it"
+        assert len(before) >= 3
+        assert set(before) == {b"+WPI"}

@@ -146,7 +146,9 @@ def test_no_answer_is_a_timeout_and_never_not_found() -> None:
             lambda: js.stream("S"),
             lambda: js.delete_stream("S"),
             lambda: js.consumer("S", "C"),
-            lambda: js.streams(),
+            lambda: js.stream_names(),
+            lambda: js.streams(timeout=0.1),
+            lambda: js.consumers("S", timeout=0.1),
         ):
             with pytest.raises(jsclient.TimeoutError) as caught:
                 call()
@@ -164,11 +166,22 @@ def after(count: int, first: Answer, then: Answer) -> Asked:
     return asked
 
 
-@pytest.mark.parametrize("err_code", [10004, 10008, 10009])
-def test_calls_are_repeated_while_jetstream_has_no_leader(err_code: int) -> None:
+@pytest.mark.parametrize(
+    ("code", "err_code", "text"),
+    [
+        (503, 10004, "incomplete results"),
+        (503, 10008, "unavailable"),
+        (500, 10009, "JetStream cluster can not handle request"),
+        # A young cluster: the leader has not heard of its servers yet.
+        (400, 10005, "no suitable peers for placement, peer offline"),
+    ],
+)
+def test_calls_are_repeated_while_jetstream_has_no_leader(
+    code: int, err_code: int, text: str
+) -> None:
     answer = after(
         2,
-        lambda request: [request.error(503, err_code, "unavailable")],
+        lambda request: [request.error(code, err_code, text)],
         always({**STREAM, **CONSUMER, "success": True, "purged": 3}),
     )
     calls: list[Callable[[JetStream], object]] = [
@@ -234,6 +247,45 @@ def test_no_responders_on_a_server_with_jetstream_pass() -> None:
     with jetstream(answer) as js:
         assert js.stream("S").name == "S"
         assert len(answer.requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "prefix"),
+    [({"domain": "hub"}, r"\$JS\.hub\.API"), ({"prefix": "wrong"}, "wrong")],
+)
+def test_a_prefix_that_nobody_has_answered_at_is_named_and_not_waited_for(
+    options: dict[str, Any], prefix: str
+) -> None:
+    answer = Asked(lambda request: [request.status("503")])
+    with (
+        ScriptedServer([handshake(), answering(answer)]) as server,
+        connected(server.url) as nc,
+    ):
+        js = nc.jetstream(**options, timeout=10.0)
+        with pytest.raises(
+            failures.JetStreamNotEnabledError,
+            match=f"no JetStream answers at '{prefix}'",
+        ):
+            js.account_info()
+        # To the deadline there would be four times as many.
+        assert 1 < len(answer.requests) <= 6
+
+
+def test_a_prefix_that_somebody_has_answered_at_is_right() -> None:
+    def answer(request: Request) -> list[bytes]:
+        # Away after the first answer, for more pauses than there are in a second.
+        is_away = 1 < len(asked.requests) <= 7
+        return [request.status("503") if is_away else request.json(STREAM)]
+
+    asked = Asked(answer)
+    with (
+        ScriptedServer([handshake(), answering(asked)]) as server,
+        connected(server.url) as nc,
+    ):
+        js = nc.jetstream(domain="hub", timeout=60.0)
+        assert js.stream("S").name == "S"
+        assert js.stream("S").name == "S"
+        assert len(asked.requests) == 8
 
 
 def test_what_may_be_done_twice_is_asked_again_after_a_silence() -> None:
@@ -450,14 +502,69 @@ def test_all_pages_together_have_one_deadline() -> None:
 
     def answer(request: Request) -> list[bytes]:
         pause.wait(0.06)
-        page = {"total": 1_000_000, "limit": 1, "streams": ["S"]}
+        key = request.subject.split(".")[2].lower() + "s"
+        entry: object = "S"
+        if ".LIST" in request.subject:
+            entry = STREAM if key == "streams" else CONSUMER
+        return [request.json({"total": 1_000_000, "limit": 1, key: [entry]})]
+
+    calls: list[Callable[[JetStream], object]] = [
+        lambda js: js.stream_names(),
+        lambda js: js.consumer_names("S"),
+        lambda js: js.streams(timeout=0.3),
+        lambda js: js.consumers("S", timeout=0.3),
+    ]
+    for call in calls:
+        with (
+            jetstream(answer, timeout=0.3) as js,
+            pytest.raises(jsclient.TimeoutError, match="list the"),
+        ):
+            call(js)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["streams", "consumers"])
+def test_each_page_that_a_cluster_gathers_has_its_time_and_is_asked_for_once(
+    kind: str,
+) -> None:
+    # A server that waits for another one, page by page: together for longer than any
+    # one page may take, and for longer than other calls would before they ask again.
+    pages, pause = 5, threading.Event()
+
+    def answer(request: Request) -> list[bytes]:
+        pause.wait(1.1)
+        entry = STREAM if kind == "streams" else CONSUMER
+        return [request.json({"total": pages, "limit": 1, kind: [entry]})]
+
+    asked = Asked(answer)
+    with jetstream(asked, timeout=0.1) as js:
+        found = js.streams() if kind == "streams" else js.consumers("S")
+        assert len(found) == pages
+    assert [request.body["offset"] for request in asked.requests] == list(range(pages))
+
+
+def test_why_something_cannot_be_served_is_told() -> None:
+    def answer(request: Request) -> list[bytes]:
+        offset = request.body["offset"]
+        page = {
+            "total": 2,
+            "limit": 1,
+            "streams": [a_stream(f"S{offset}")],
+            "missing": [f"S{offset}"],
+            "offline": {f"S{offset}": "unsupported - required API level: 99"},
+        }
         return [request.json(page)]
 
-    with (
-        jetstream(answer, timeout=0.3) as js,
-        pytest.raises(jsclient.TimeoutError, match="list the streams"),
-    ):
-        js.stream_names()
+    with jetstream(answer) as js:
+        found = js.streams()
+    assert [stream.name for stream in found] == ["S0", "S1"]
+    assert found.missing == ("S0", "S1")
+    assert found.offline == {
+        "S0": "unsupported - required API level: 99",
+        "S1": "unsupported - required API level: 99",
+    }
+    with jetstream(always({"total": 0, "streams": None, "offline": None})) as js:
+        assert js.streams().offline == {}
 
 
 def test_the_counts_of_many_subjects_come_in_pages_that_are_merged() -> None:
@@ -625,6 +732,23 @@ def test_requests_that_are_too_new_for_the_server_are_not_sent() -> None:
             with pytest.raises(failures.UnsupportedByServerError, match=feature):
                 call()
         assert asked.requests == []
+
+
+def test_a_request_without_options_has_no_body() -> None:
+    # Some of these are refused with one, be it an empty object.
+    asked = Asked(always(EVERYTHING))
+    with jetstream(asked) as js:
+        stream, consumer = js.stream("S"), js.consumer("S", "C")
+        js.account_info()
+        stream.info()
+        stream.purge()
+        stream.delete()
+        consumer.info()
+        consumer.resume()
+        consumer.reset()
+        consumer.delete()
+    assert len(asked.requests) == 10
+    assert {request.data for request in asked.requests} == {b""}
 
 
 # Direct reading -----------------------------------------------------------------------

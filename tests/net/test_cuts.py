@@ -20,7 +20,7 @@ from tests.harness.scripted import (
     stall,
     wait,
 )
-from tests.net.client import Recorder, connected
+from tests.net.client import TIMEOUT, Recorder, connected
 from tests.net.frames import client_frames, published
 
 BLOCK = b"NATS/1.0\r\nK: v\r\n\r\n"
@@ -129,24 +129,25 @@ def test_a_publisher_that_is_faster_than_the_link_waits_for_room_and_goes_on() -
         connected(server.url, write_buffer=65536) as nc,
     ):
         for payload in payloads:
-            nc.publish("a", payload, timeout=5.0)
+            nc.publish("a", payload, timeout=TIMEOUT)
         nc.flush(timeout=20.0)
         assert published(server.received()) == payloads
 
 
 def test_a_publisher_that_waits_for_room_goes_on_when_the_link_is_reset() -> None:
+    told = Recorder()
     with (
         ScriptedServer(
             [handshake(), stall("full"), reset()],
             [handshake(), expect(b"PUB b 4\r\n"), answer_ping()],
             receive_buffer=4096,
         ) as server,
-        connected(server.url, write_buffer=65536) as nc,
+        connected(server.url, write_buffer=65536, on_event=told) as nc,
     ):
         timer = threading.Timer(0.3, server.release, ["full"])
         timer.start()
-        while nc.is_connected:
-            nc.publish("a", b"x" * 8192, timeout=10.0)
+        while nc.is_connected and not told.of(jsclient.Disconnected):
+            nc.publish("a", b"x" * 8192, timeout=TIMEOUT)
         timer.join()
         nc.publish("b", b"last")
         nc.flush()
@@ -225,6 +226,6 @@ def test_a_waiting_request_goes_on_when_the_answer_comes_by_the_next_link() -> N
 
         thread = threading.Thread(target=ask)
         thread.start()
-        thread.join(5.0)
+        thread.join(TIMEOUT)
         assert [type(error) for error in raised] == [jsclient.TimeoutError]
         s.wait_for(b"SUB _INBOX.", connection=1)

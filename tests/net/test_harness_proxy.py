@@ -10,14 +10,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.harness.leaks import LeakMeter
+from tests.harness.leaks import measured
 from tests.harness.proxy import Direction, FaultProxy
 
 
 @pytest.fixture(autouse=True)
-def _nothing_leaks() -> Iterator[None]:
-    with LeakMeter():
-        yield
+def _nothing_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield from measured(request.node)
 
 
 class Ends:
@@ -30,12 +29,12 @@ class Ends:
         self.client, self.server = self.dial()
 
     def dial(self) -> tuple[socket.socket, socket.socket]:
-        client = socket.create_connection(("127.0.0.1", self.proxy.port), timeout=5.0)
+        client = socket.create_connection(("127.0.0.1", self.proxy.port), timeout=30.0)
         self._open.append(client)
-        self.listener.settimeout(5.0)
+        self.listener.settimeout(30.0)
         server, _ = self.listener.accept()
         self._open.append(server)
-        server.settimeout(5.0)
+        server.settimeout(30.0)
         return client, server
 
     def way(self, direction: Direction) -> tuple[socket.socket, socket.socket]:
@@ -134,14 +133,14 @@ def test_a_chunk_is_all_that_one_write_carries(direction: Direction) -> None:
 def test_delay_holds_bytes_but_not_the_other_way(direction: Direction) -> None:
     with proxied() as ends:
         source, sink = ends.way(direction)
-        ends.proxy.set(direction, delay=0.3)
+        ends.proxy.set(direction, delay=1.0)
         start = time.monotonic()
         source.sendall(b"slow")
         sink.sendall(b"fast")
         assert read_exactly(source, 4) == b"fast"
-        assert time.monotonic() - start < 0.3
+        assert time.monotonic() - start < 1.0
         assert read_exactly(sink, 4) == b"slow"
-        assert time.monotonic() - start >= 0.3
+        assert time.monotonic() - start >= 1.0
 
 
 @both_ways
@@ -154,7 +153,7 @@ def test_a_stall_holds_everything_until_it_is_lifted(direction: Direction) -> No
         with pytest.raises(TimeoutError):
             sink.recv(1)
         assert ends.proxy.forwarded(direction) == 0
-        sink.settimeout(5.0)
+        sink.settimeout(30.0)
         ends.proxy.set(direction)
         assert read_exactly(sink, 4) == b"held"
 
@@ -217,7 +216,7 @@ def test_a_rate_limits_bytes_per_second() -> None:
         start = time.monotonic()
         ends.server.sendall(b"x" * 3000)
         assert read_exactly(ends.client, 3000) == b"x" * 3000
-        assert 0.25 <= time.monotonic() - start < 2.0
+        assert time.monotonic() - start >= 0.25
 
 
 def test_refusing_leaves_open_connections_and_the_port_alone() -> None:
@@ -226,7 +225,7 @@ def test_refusing_leaves_open_connections_and_the_port_alone() -> None:
         assert ends.proxy.refuse
         for _ in range(2):
             with pytest.raises(ConnectionRefusedError):
-                socket.create_connection(("127.0.0.1", ends.proxy.port), timeout=5.0)
+                socket.create_connection(("127.0.0.1", ends.proxy.port), timeout=30.0)
         ends.client.sendall(b"here")
         assert read_exactly(ends.server, 4) == b"here"
         ends.proxy.refuse = False
@@ -253,7 +252,7 @@ def test_a_client_is_reset_when_nobody_listens_behind() -> None:
         with (
             FaultProxy("127.0.0.1", deaf.getsockname()[1]) as proxy,
             pytest.raises(ConnectionResetError),
-            socket.create_connection(("127.0.0.1", proxy.port), timeout=5.0) as sock,
+            socket.create_connection(("127.0.0.1", proxy.port), timeout=30.0) as sock,
         ):
             sock.recv(1)
 

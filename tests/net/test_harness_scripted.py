@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tests.harness.leaks import LeakMeter
+from tests.harness.leaks import measured
 from tests.harness.scripted import (
     Peer,
     ScriptedServer,
@@ -41,13 +41,12 @@ CONNECT = b'CONNECT {"verbose":false,"name":"me"}\r\nPING\r\n'
 
 
 @pytest.fixture(autouse=True)
-def _nothing_leaks() -> Iterator[None]:
-    with LeakMeter():
-        yield
+def _nothing_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield from measured(request.node)
 
 
 def dial(server: ScriptedServer) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.port), timeout=5.0)
+    return socket.create_connection(("127.0.0.1", server.port), timeout=30.0)
 
 
 def read_until(sock: socket.socket, end: bytes) -> bytes:
@@ -190,7 +189,7 @@ def test_a_stalled_peer_blocks_its_client_until_the_release() -> None:
         sent = fill(sock)
         assert server.received(0) == b""
         server.release("go")
-        sock.settimeout(5.0)
+        sock.settimeout(30.0)
         sock.sendall(b"end")
         server.finish()
         assert server.received(0) == b"x" * sent + b"end"
@@ -227,6 +226,24 @@ def test_the_end_of_the_client_can_be_expected() -> None:
         dial(server).close()
         server.finish()
         server.wait_closed()
+
+
+def test_that_a_client_left_during_the_handshake_is_told_only_to_who_waits() -> None:
+    with ScriptedServer([handshake()]) as server:
+        dial(server).close()
+        server.wait_closed()
+    with ScriptedServer([handshake()]) as server:
+        dial(server).close()
+        with pytest.raises(ScriptError, match="connection 0"):
+            server.finish()
+
+    def say_something_else() -> None:
+        with ScriptedServer([handshake(timeout=0.1)]) as server, dial(server) as sock:
+            sock.sendall(b"hello")
+            read_all(sock)
+
+    with pytest.raises(ScriptError, match="client sent last b'hello'"):
+        say_something_else()
 
 
 def test_sending_to_a_client_that_left_fails_unless_it_may() -> None:
@@ -341,7 +358,7 @@ def test_bytes_read_before_the_tls_step_belong_to_the_handshake(
     script = [send(b"INFO\r\n"), when_hello_came, start_tls(server_side), send(b"x")]
     with ScriptedServer(script) as server, dial(server) as plain:
         read_until(plain, b"\r\n")
-        plain.settimeout(5.0)
+        plain.settimeout(30.0)
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         tls = client_side.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
         with pytest.raises(ssl.SSLWantReadError):

@@ -15,6 +15,7 @@ from tests.harness.scripted import (
     handshake,
     info_line,
     send,
+    wait,
 )
 from tests.net.client import Recorder, connected
 from tests.net.frames import client_frames
@@ -65,13 +66,19 @@ def test_kept_messages_that_the_next_server_does_not_take_are_given_up() -> None
     with (
         ScriptedServer(
             [handshake({"max_payload": 100}), close()],
-            [handshake({"max_payload": 10}), expect(b"PUB b 2\r\n"), answer_ping()],
+            [
+                wait("back"),
+                handshake({"max_payload": 10}),
+                expect(b"PUB b 2\r\n"),
+                answer_ping(),
+            ],
         ) as server,
-        connected(server.url, on_event=recorder, reconnect_wait=0.2) as nc,
+        connected(server.url, on_event=recorder) as nc,
     ):
         recorder.wait_for(jsclient.Disconnected)
         nc.publish("a", b"x" * 50)
         nc.publish("b", b"ok")
+        server.release("back")
         recorder.error(jsclient.MaxPayloadError)
         nc.flush()
         assert b"xx" not in server.received(1)

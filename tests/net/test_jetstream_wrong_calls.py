@@ -33,6 +33,8 @@ WRONG_NAMES = (
     "a\r\nb",
     "a\0",
     "a" * 256,
+    "a\ud800",
+    "a\udc80",
 )
 WRONG_SUBJECTS = ("", ".", "a..b", ".a", "a.", "a b", "a\nb", "a.>.b", "a*", "\ta")
 
@@ -93,6 +95,8 @@ def test_names_of_streams_are_checked(name: str) -> None:
             lambda: js.consumer_names(name),
             lambda: js.pause_consumer(name, "C", "2040-01-01T00:00:00Z"),
             lambda: js.resume_consumer(name, "C"),
+            lambda: js.reset_consumer(name, "C"),
+            lambda: js.unpin_consumer(name, "C", "g"),
             lambda: js.create_stream(name="T", mirror=StreamSource(name=name)),
             lambda: js.create_stream(name="T", sources=["S", name]),
         ]
@@ -113,6 +117,12 @@ def test_names_of_consumers_are_checked(name: str) -> None:
             lambda: js.delete_consumer("S", name),
             lambda: js.pause_consumer("S", name, "2040-01-01T00:00:00Z"),
             lambda: js.resume_consumer("S", name),
+            lambda: js.reset_consumer("S", name),
+            lambda: js.unpin_consumer("S", name, "g"),
+            lambda: stream.pause_consumer(name, "2040-01-01T00:00:00Z"),
+            lambda: stream.resume_consumer(name),
+            lambda: stream.reset_consumer(name),
+            lambda: stream.unpin_consumer(name, "g"),
             lambda: stream.create_consumer(name=name),
             lambda: stream.create_or_update_consumer(durable_name=name),
             lambda: stream.update_consumer(name, max_deliver=1),
@@ -184,7 +194,15 @@ STREAM_FIELDS: list[tuple[str, dict[str, Any]]] = [
     ("num_replicas", {"num_replicas": 6}),
     ("num_replicas", {"num_replicas": -1}),
     ("description", {"description": "x" * 4097}),
+    ("description", {"description": "\ud800"}),
     ("metadata", {"metadata": {"k": "x" * 131072}}),
+    ("metadata", {"metadata": {"_nats.k": "x"}}),
+    ("a key of metadata", {"metadata": {"\ud800": "x"}}),
+    (r"metadata\['k'\]", {"metadata": {"k": "\ud800"}}),
+    (r"subjects\[1\]", {"subjects": ["a", "\ud800"]}),
+    ("sealed", {"sealed": True}),
+    ("mirror_direct", {"mirror_direct": True}),
+    ("republish.dest", {"republish": {"src": "a"}}),
     ("subjects overlap", {"subjects": ["a.*", "a.b"]}),
     ("subjects", {"subjects": ["$JS.API.>"]}),
     ("mirror", {"mirror": "O", "subjects": ["a"]}),
@@ -207,7 +225,6 @@ STREAM_FIELDS: list[tuple[str, dict[str, Any]]] = [
 def test_fields_of_streams_are_checked(name: str, fields: dict[str, Any]) -> None:
     with handles() as on:
         on.refuses(name, lambda: on.js.create_stream(name="T", **fields))
-        on.refuses(name, lambda: on.js.create_or_update_stream(name="T", **fields))
 
 
 CONSUMER_FIELDS: list[tuple[str, dict[str, Any]]] = [
@@ -239,6 +256,10 @@ CONSUMER_FIELDS: list[tuple[str, dict[str, Any]]] = [
     ("opt_start_seq", {"deliver_policy": "by_start_sequence", "opt_start_seq": -1}),
     ("max_ack_pending", {"max_ack_pending": 1 << 63}),
     ("num_replicas", {"num_replicas": 7}),
+    ("deliver_group", {"deliver_group": "g"}),
+    ("deliver_group", {"deliver_subject": "d", "deliver_group": "a b"}),
+    ("metadata", {"metadata": {"_nats.k": "x"}}),
+    ("description", {"description": "\ud800"}),
 ]
 
 
@@ -327,6 +348,8 @@ def test_numbers_and_times_are_checked() -> None:
             ("keep", lambda: stream.purge(keep=wrong)),
             ("max_bytes", lambda: consumer.fetch_bytes(None)),  # type: ignore[arg-type]
             ("until", lambda: consumer.pause(5)),  # type: ignore[arg-type]
+            ("group", lambda: consumer.unpin(5)),  # type: ignore[arg-type]
+            ("last_for", lambda: stream.get_msgs(last_for=5)),  # type: ignore[arg-type]
             ("timeout", lambda: js.account_info(timeout=wrong)),
         ]
         for name, call in of_types:

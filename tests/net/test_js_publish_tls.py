@@ -26,7 +26,7 @@ from tests.harness.scripted import (
     stall,
     start_tls,
 )
-from tests.net.client import answer_pings, connected
+from tests.net.client import answer_pings, connected, narrow
 from tests.net.test_js_publish_faults import INFO, PATIENCE, WAYS, Way, bodies
 
 SIZE = 16 << 10
@@ -54,11 +54,13 @@ def stalling(certs: Certificates) -> Script:
 
 
 def client(server: ScriptedServer, certs: Certificates) -> jsclient.Connection:
-    return connected(
+    nc = connected(
         server.url.replace("nats:", "tls:"),
         tls=ssl.create_default_context(cafile=certs.ca_file),
         write_buffer=64 << 20,
     )
+    narrow(nc)
+    return nc
 
 
 @WAYS
@@ -69,9 +71,8 @@ def test_a_publish_behind_a_stalled_link_is_withdrawn_at_its_deadline(
         ScriptedServer(stalling(certs), receive_buffer=65536) as server,
         client(server, certs) as nc,
     ):
-        while not nc._loop.outbox.frames:
-            nc.publish("fill", b"x" * (1 << 18))
-        for _ in range(20):  # the kernel's buffers may grow
+        # Far more than the kernel takes.
+        for _ in range(20):
             nc.publish("fill", b"x" * (1 << 18))
         js = nc.jetstream(timeout=0.2, ack_timeout=0.2)
         with pytest.raises(errors.TimeoutError, match="was not sent") as caught:
@@ -92,9 +93,9 @@ def test_what_tls_has_seen_is_unknown_and_what_is_behind_it_is_taken_back(
     ):
         js = nc.jetstream(timeout=PATIENCE, ack_timeout=0.5, max_pending=4000)
         futures: list[AckFuture] = []
-        # Until far more waits than TLS takes at once.
-        while nc._loop.outbox.frames < 20:
-            data = b"%0*d" % (SIZE, len(futures))
+        # Far more than the kernel takes, and TLS at once.
+        for number in range(200):
+            data = b"%0*d" % (SIZE, number)
             futures.append(js.publish_async("a.b", data))
         ends = [type(future.exception(PATIENCE)) for future in futures]
         server.release("go")

@@ -100,15 +100,16 @@ def test_kept_publishes_follow_the_subscriptions_in_order_and_once() -> None:
     with (
         ScriptedServer(
             [handshake(), expect(b"SUB a 1\r\n"), close()],
-            [handshake(), wait("go"), answer_ping()],
+            [wait("back"), handshake(), wait("go"), answer_ping()],
         ) as server,
-        connected(server.url, on_event=recorder, reconnect_wait=0.3) as nc,
+        connected(server.url, on_event=recorder) as nc,
     ):
         sub = nc.subscribe("a")
         recorder.wait_for(jsclient.Disconnected)
         for number in range(10):
             nc.publish("b", b"%d" % number)
         late = nc.subscribe("c")
+        server.release("back")
         recorder.wait_for(jsclient.Reconnected)
         nc.publish("b", b"new")
         server.release("go")
@@ -125,11 +126,14 @@ def test_kept_publishes_follow_the_subscriptions_in_order_and_once() -> None:
 def test_kept_messages_keep_headers_and_replies() -> None:
     recorder = Recorder()
     with (
-        ScriptedServer([handshake(), close()], [handshake(), answer_ping()]) as server,
-        connected(server.url, on_event=recorder, reconnect_wait=0.2) as nc,
+        ScriptedServer(
+            [handshake(), close()], [wait("back"), handshake(), answer_ping()]
+        ) as server,
+        connected(server.url, on_event=recorder) as nc,
     ):
         recorder.wait_for(jsclient.Disconnected)
         nc.publish("b", b"x", reply="r", headers={"K": "v"})
+        server.release("back")
         nc.flush()
         assert said_after_greeting(server, 1) == (
             b"HPUB b r 18 19\r\nNATS/1.0\r\nK: v\r\n\r\nx\r\nPING\r\n"

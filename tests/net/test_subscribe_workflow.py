@@ -261,14 +261,14 @@ def test_all_steps_of_a_call_have_one_deadline(kind: str, endpoint: str) -> None
         begun = time.monotonic()
         with pytest.raises(jsclient.TimeoutError):
             getattr(at.js, kind)("s.1", durable="D", timeout=0.4)
-        assert 0.35 < time.monotonic() - begun < 3.0
+        assert 0.35 < time.monotonic() - begun < TIMEOUT / 2
 
 
 def test_a_pull_subscription_that_cannot_look_its_consumer_up_waits_no_longer() -> None:
     with scene(info=[silent]) as at:
         begun = time.monotonic()
         sub = at.js.pull_subscribe(stream="S", consumer="C", timeout=0.4)
-        assert time.monotonic() - begun < 3.0
+        assert time.monotonic() - begun < TIMEOUT / 2
         assert sub.consumer_name == "C"
         assert at.said().count("CONSUMER.CREATE") == 0
 

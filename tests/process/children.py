@@ -16,7 +16,7 @@ from typing import Any
 from jsclient.server import Server
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 20.0  # seconds until a child counts as hung
+PATIENCE = 60.0  # seconds until a child counts as hung
 DEV = ("-X", "dev")
 
 

@@ -74,7 +74,7 @@ def test_a_process_that_does_not_close_ends_soon_and_quietly(
         BEGIN + f"    began = time.monotonic()\n    {how}\n", url, flags=()
     )
     assert (ended.code, ended.err) == (code, "")
-    assert ended.seconds < 5.0  # with the start of the interpreter
+    assert ended.seconds < 15.0  # with the start of the interpreter
 
 
 def test_an_uncaught_exception_is_the_only_traceback(url: str) -> None:
@@ -102,7 +102,7 @@ def test_a_process_that_is_reconnecting_ends_soon() -> None:
     """
     ended = children.run(script, flags=())
     assert (ended.code, ended.err) == (0, "")
-    assert time.monotonic() - float(ended.out) < 3.0
+    assert time.monotonic() - float(ended.out) < 15.0
 
 
 @pytest.mark.parametrize("ending", ["pass", "sys.exit(0)"])

@@ -10,7 +10,7 @@ import pytest
 
 import jsclient
 from jsclient import _core
-from jsclient.server import Server
+from jsclient.server import Server, run
 from tests.harness.leaks import LeakMeter, open_files
 from tests.live.support import Events, until
 from tests.process import children
@@ -113,3 +113,50 @@ def test_a_slow_reader_holds_no_more_than_its_limits(url: str) -> None:
         assert sub.pending_bytes <= 50_000
         assert sub.pending_messages + sub.dropped == 20_000
         assert _core.live_objects()["messages"] <= 1100
+
+
+HOARDER = """
+import json, sys, time
+import jsclient
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+with jsclient.connect(sys.argv[1]) as nc:
+    consumer = nc.jetstream().consumer("HUGE", "C")
+    consumer.fetch(1, timeout=20.0)  # whatever is allocated once
+    before = resident()
+    with getattr(consumer, sys.argv[2])(max_bytes=int(sys.argv[3])) as reading:
+        inbox = reading._feed.inbox if sys.argv[2] == "messages" else reading._inbox
+        deadline = time.monotonic() + 20.0
+        while inbox.owed_bytes > 100_000 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for _ in range(3):
+            nc.flush()
+        print(json.dumps([resident() - before, inbox.bytes]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc")
+@pytest.mark.parametrize(
+    # A process keeps some memory for the columns of all its batches.
+    ("reading", "spare"),
+    [("messages", 0), ("batches", 8 << 20)],
+)
+def test_a_consume_that_nobody_reads_holds_no_more_than_its_limit(
+    reading: str, spare: int
+) -> None:
+    limit = 16 << 20
+    with run(jetstream=True) as server, jsclient.connect(server.url) as nc:
+        js = nc.jetstream()
+        js.create_stream(name="HUGE", subjects=["huge"], storage="file")
+        js.create_consumer("HUGE", name="C", ack_policy="none")
+        # Four times as much as may be held.
+        for _ in js.publish_all(("huge", bytes(50_000)) for _ in range(1300)):
+            pass
+        # Without the checks of the allocator, which touch all that is set aside.
+        ended = children.run(HOARDER, server.url, reading, str(limit), flags=())
+        grown, held = ended.json()
+    assert limit - 100_000 <= held <= limit
+    assert grown <= limit + spare + (4 << 20)

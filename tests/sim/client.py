@@ -37,6 +37,7 @@ class Client:
         self.pings = 0
         self.pongs = 0
         self.strays = 0
+        self.late_bytes = 0  # of messages whose pull was given up before they came
         self.parser = Parser(self.routes, 1 << 20)
 
     def start(self, policy: Policy, timeout: float = math.inf) -> None:
@@ -71,6 +72,8 @@ class Client:
             self.pongs = frame.pong
             self.sweep()
             return
+        if frame.reply not in {self.replies[pull] for pull in self.open}:
+            self.late_bytes += frame.size
         before = self.parser.unrouted + self.inbox.dropped
         self.parser.feed(frame.wire)
         self.strays += self.parser.unrouted + self.inbox.dropped - before

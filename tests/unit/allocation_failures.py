@@ -9,23 +9,31 @@ it, and the objects must be in order afterwards.
 from __future__ import annotations
 
 import importlib
+import math
 import sys
+import threading
+import time
 from array import array
 from collections.abc import Callable
 from socket import socketpair
 from typing import Any, NamedTuple
 
 from jsclient._core import (
+    Awaited,
     Batch,
     BatchInbox,
     Column,
+    Gate,
     Headers,
+    Helm,
     Inbox,
     Link,
     Msg,
     Offsets,
     OrderedInbox,
     Outbox,
+    Pledge,
+    Pledges,
     PullInbox,
     Replies,
     Rows,
@@ -33,10 +41,10 @@ from jsclient._core import (
     Window,
     encode_headers,
     live_objects,
-    parse_metadata,
     rebuild_msg,
 )
-from tests.harness.compiled import Rig, parts, take_all
+from jsclient.ack_future import AckFuture
+from tests.harness.compiled import Rig, metadata_of, parts, take_all
 from tests.harness.deliveries import PushRig, flow_control, heartbeat, status
 from tests.harness.lanes import LaneRig, courier, delivery
 
@@ -143,21 +151,59 @@ def decoding(n: int) -> Work:
     return Work(run, check)
 
 
+class Sleeper:
+    """A thread that is asleep, waiting for something, from the first moment on."""
+
+    def __init__(self, what: Awaited) -> None:
+        helm = Helm(lambda what, deadline: None, time.monotonic, Outbox(1, 1))
+        self._thread = threading.Thread(target=helm.wait, args=(what, math.inf))
+        self._thread.start()
+        while not helm.is_wanted:
+            time.sleep(0.001)
+
+    def join(self) -> None:
+        """It was woken."""
+        self._thread.join(60.0)
+        assert not self._thread.is_alive()
+
+
+def waiting(n: int) -> Work:
+    helm = Helm(lambda what, deadline: None, time.monotonic, Outbox(1000, 1000))
+    gate = Gate()
+
+    def check(done: bool) -> None:
+        assert not helm.is_wanted
+        gate.open()
+
+    return Work(lambda: helm.wait(gate, 0.0), check)
+
+
 def asking(n: int) -> Work:
+    replies = Replies(f"_INBOX.{n}.")
+
+    def run() -> None:
+        replies.open("subject")
+
+    return Work(run, lambda done: None)
+
+
+def answering(n: int) -> Work:
     replies = Replies(f"_INBOX.{n}.")
     rig = Rig()
     rig.routes.add(1, replies)
-
-    def run() -> None:
-        reply = replies.open("subject")
-        rig.parser.feed(b"MSG %b 1 2\r\nhi\r\n" % reply.inbox.encode())
-        assert reply.msg is not None
+    reply = replies.open("subject")
+    # With one request waiting, a server may have rewritten the subject.
+    to = reply.inbox.encode() if n % 2 else b"rewritten"
+    wire = b"MSG %b 1 2\r\nhi\r\n" % to
+    sleeper = Sleeper(reply)
 
     def check(done: bool) -> None:
-        rig.parser.feed(GLUE)
-        assert len(replies) <= 1
+        rig.parser.feed(b"PING\r\n")
+        assert reply.msg is not None
+        assert (len(replies), replies.unclaimed) == (0, 0)
+        sleeper.join()
 
-    return Work(run, check)
+    return Work(lambda: rig.parser.feed(wire), check)
 
 
 def feeding_a_window(n: int) -> Work:
@@ -197,6 +243,45 @@ def feeding_a_window(n: int) -> Work:
     return Work(run, check)
 
 
+def pledging(n: int) -> Work:
+    rig, outbox = Rig(), Outbox(1 << 20, 1 << 20)
+    near, far = socketpair()
+    outbox.attach(Link(near.fileno()), b"")
+    acks = b"".join(
+        b'MSG P%d.%d 1 22\r\n{"stream":"S","seq":7}\r\n' % (n, number)
+        for number in range(7)
+    )
+    acks += b"MSG P%d.7 1 3\r\nodd\r\n" % n
+    made: list[Pledges[Pledge]] = []
+    owner: Any = None  # nobody waits
+
+    def attend(has_unsent: bool) -> None:
+        pass
+
+    def run() -> None:
+        window = Pledges(f"P{n}.", outbox, 8, Pledge, owner, attend, timeout=60.0)
+        made.append(window)
+        rig.routes.add(1, window)
+        for _ in range(8):
+            window.launch(f"s.{n}", b"x")
+        rig.parser.feed(acks)
+        window.withdraw()  # frames that wait hold their window, and it the outbox
+
+    def check(done: bool) -> None:
+        near.close()
+        far.close()
+        for window in made:
+            assert not done or window.pending == 1
+            window.fail_all(ValueError("over"))
+            assert window.outstanding == 0
+            while (odd := window.odd) is not None:
+                window.put_away(odd[0])
+            assert window.pending == 0
+        outbox.abandon(RuntimeError)
+
+    return Work(run, check)
+
+
 def publishing_rows(n: int) -> Work:
     outbox = Outbox(1 << 20, 1 << 20)
     near, far = socketpair()
@@ -224,12 +309,195 @@ def publishing_rows(n: int) -> Work:
     return Work(run, check)
 
 
+def acknowledging_a_window(n: int) -> Work:
+    rig, outbox = Rig(), Outbox(1 << 20, 1 << 20)
+    near, far = socketpair()
+    outbox.attach(Link(near.fileno()), b"")
+    window = Window(f"W{n}.", outbox, 64, True)
+    rig.routes.add(1, window)
+    window.feed(iter([("s", b""), ("s", b"")]), 60.0)
+    outbox.send()
+    window.await_some(True)
+    sleeper = Sleeper(window)
+    wire = b'MSG W%d.0 1 22\r\n{"stream":"S","seq":7}\r\n' % n
+    wire += b"MSG W%d.1 1 3\r\nodd\r\n" % n
+
+    def check(done: bool) -> None:
+        rig.parser.feed(b"PING\r\n")
+        assert window.outstanding == 0
+        sleeper.join()
+        assert [ack.seq for ack in window.take()] == [7]
+        odd = window.take_odd()
+        assert odd is not None
+        assert (odd[0], window.unclaimed) == ("answered", 0)
+        near.close()
+        far.close()
+
+    return Work(lambda: rig.parser.feed(wire), check)
+
+
+class Promises:
+    """A window of pledges, with some of them on their way."""
+
+    def __init__(self, n: int, count: int = 0) -> None:
+        self.rig, self.outbox = Rig(), Outbox(1 << 20, 1 << 20)
+        self.near, self.far = socketpair()
+        self.outbox.attach(Link(self.near.fileno()), b"")
+        # Who is the owner does not matter here, nor who attends to what is unsent.
+        owner: Any = None
+        self.prefix = f"P{n}."
+        self.window = Pledges(
+            self.prefix,
+            self.outbox,
+            64,
+            AckFuture,
+            owner,
+            lambda is_alert: None,
+            timeout=60.0,
+            retries=2,
+        )
+        self.rig.routes.add(1, self.window)
+        self.futures = [self.launch() for _ in range(count)]
+        self.outbox.send()
+
+    def launch(self) -> AckFuture:
+        future = self.window.launch("s", b"x" * 99)
+        assert future is not None
+        return future
+
+    def answer(self, number: int, body: bytes) -> bytes:
+        head = f"MSG {self.prefix}{number} 1 {len(body)}\r\n"
+        return head.encode() + body + b"\r\n"
+
+    def odd_ends(self) -> list[str]:
+        """The outcomes that somebody has to look at."""
+        ends: list[str] = []
+        while (odd := self.window.odd) is not None:
+            ends.append(odd[1])
+            self.window.put_away(odd[0])
+        return ends
+
+    def close(self) -> None:
+        self.window.fail_all(ValueError("over"))
+        self.odd_ends()
+        assert self.window.pending == 0
+        self.outbox.abandon(RuntimeError)
+        self.near.close()
+        self.far.close()
+
+
+def promising(n: int) -> Work:
+    made = Promises(n)
+    subject, data = f"s.{n}", b"x" * 9999
+
+    def run() -> None:
+        assert made.window.launch(subject, data, b"NATS/1.0\r\n\r\n") is not None
+
+    def check(done: bool) -> None:
+        # It may be on its way, and only who attends to that fail.
+        assert done <= made.window.pending <= 1
+        assert made.outbox.messages == made.window.pending
+        made.launch()
+        made.close()
+
+    return Work(run, check)
+
+
+def keeping_promises(n: int) -> Work:
+    made = Promises(n, 2)
+    for future in made.futures:
+        future.is_observed = True
+    sleepers = [Sleeper(future) for future in made.futures]
+    wire = made.answer(0, b'{"stream":"S","seq":7}')
+    wire += made.answer(1, b'{"stream":"S","seq":8}')
+
+    def check(done: bool) -> None:
+        made.rig.parser.feed(b"PING\r\n")
+        assert [future.ack.seq for future in made.futures if future.ack] == [7, 8]
+        assert list(made.window.observed) == made.futures
+        assert made.rig.parser.notices == [made.window]
+        for sleeper in sleepers:
+            sleeper.join()
+        assert (made.window.pending, made.window.unclaimed) == (0, 0)
+        made.close()
+
+    return Work(lambda: made.rig.parser.feed(wire), check)
+
+
+def opening_the_gate_of_promises(n: int) -> Work:
+    made = Promises(n, 2)
+    gate = made.window.await_pending(0)
+    wire = made.answer(0, b'{"stream":"S","seq":7}')
+    wire += made.answer(1, b'{"stream":"S","seq":8}')
+
+    def check(done: bool) -> None:
+        made.rig.parser.feed(b"PING\r\n")
+        assert made.rig.parser.notices == [made.window]
+        made.window.open_gates()
+        assert gate.is_open
+        made.close()
+
+    return Work(lambda: made.rig.parser.feed(wire), check)
+
+
+def breaking_promises(n: int) -> Work:
+    made = Promises(n, 2)
+    wire = made.answer(0, b"odd") + made.answer(1, b"odder")
+
+    def check(done: bool) -> None:
+        made.rig.parser.feed(b"PING\r\n")
+        assert made.rig.parser.notices == [made.window]
+        assert made.window.outstanding == made.window.unclaimed == 0
+        assert made.odd_ends() == ["answered", "answered"]
+        made.close()
+
+    return Work(lambda: made.rig.parser.feed(wire), check)
+
+
+def promising_again(n: int) -> Work:
+    made = Promises(n, 1)
+    (future,) = made.futures
+    made.rig.parser.feed(made.answer(0, b"odd"))
+
+    def run() -> None:
+        made.window.rest(future, 1.0)
+        made.window.send_again(future, 2.0)
+        made.outbox.send()  # frames that wait hold their window, and it the outbox
+
+    def check(done: bool) -> None:
+        assert made.window.pending == 1
+        assert not future.is_settled
+        if made.window.odd is not None:
+            made.window.rest(future, 1.0)
+        assert made.window.send_again(future, 2.0) is (future not in made.window.again)
+        made.rig.parser.feed(made.answer(1, b'{"stream":"S","seq":7}'))
+        assert future.ack is not None
+        made.close()
+
+    return Work(run, check)
+
+
+def failing_promises(n: int) -> Work:
+    made = Promises(n, 3)
+    made.rig.parser.feed(made.answer(0, b"odd"))
+    made.window.rest(made.futures[0], 1.0)
+    error = ValueError("over")
+
+    def check(done: bool) -> None:
+        made.window.fail_all(error)
+        assert (made.window.outstanding, len(made.window.again)) == (0, 0)
+        assert sorted(made.odd_ends()) == ["lost", "lost", "unsent"]
+        made.close()
+
+    return Work(lambda: made.window.fail_all(error), check)
+
+
 def making(n: int) -> Work:
     def run() -> None:
         Rig()
         Outbox(1000, 1000)
         Msg(f"s{n}", b"x", reply="r", headers={"K": "v"})
-        parse_metadata(ACK % (n, n))
+        metadata_of((ACK % (n, n)).encode())
 
     return Work(run, lambda done: None)
 
@@ -387,15 +655,27 @@ def try_all(make: Callable[[int], Work], only_one: bool) -> int:
 
 
 def main() -> None:
+    # A woken thread does not run before the memory is back.
+    sys.setswitchinterval(1000.0)
     before = live_objects()
     for make in (
         feeding_small_frames,
         feeding_a_large_frame,
         publishing,
         decoding,
+        waiting,
         asking,
+        answering,
         feeding_a_window,
+        pledging,
         publishing_rows,
+        acknowledging_a_window,
+        promising,
+        keeping_promises,
+        opening_the_gate_of_promises,
+        breaking_promises,
+        promising_again,
+        failing_promises,
         making,
         putting_back,
         filling_columns,

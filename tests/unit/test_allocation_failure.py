@@ -1,5 +1,6 @@
 """Failing memory costs a MemoryError, never a crash, a lost or a repeated message."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ def test_every_allocation_of_the_core_may_fail() -> None:
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-m", "tests.unit.allocation_failures"],
         cwd=ROOT,
+        # What is not initialised has bytes that nobody can take for a number of his.
+        env={**os.environ, "PYTHONMALLOC": "debug"},
         capture_output=True,
         text=True,
         timeout=60,

@@ -157,6 +157,18 @@ def test_header_maps_say_what_the_messages_say(
         assert found == list(expected.items())
 
 
+@pytest.mark.parametrize("count", [31, 32, 33, 20_000])
+def test_a_message_with_many_headers_is_told_like_any_other(count: int) -> None:
+    keys = [f"key-{number}" for number in range(count)]
+    fields = [*((key, "1") for key in keys), *((key, "2") for key in keys[::7])]
+    batch = headed(encode_headers(fields) or b"")
+    expected = [
+        (key, ["1", "2"] if number % 7 == 0 else ["1"])
+        for number, key in enumerate(keys)
+    ]
+    assert header_maps(batch).to_pylist() == [expected]
+
+
 def test_an_empty_batch_has_no_header_maps() -> None:
     maps = header_maps(Batch())
     maps.validate(full=True)

@@ -21,6 +21,7 @@ from jsclient._core import (
     live_objects,
 )
 from jsclient.errors import BufferFullError, NotJetStreamMessageError
+from tests.harness.collector import amid_collection
 from tests.harness.compiled import parts, take_all
 from tests.harness.lanes import MIB, Delivery, LaneRig, courier, delivery
 from tests.harness.strategies import ack_subjects, block_bytes, pieces, subjects
@@ -172,6 +173,40 @@ def test_each_batch_has_what_came_since_the_last_one() -> None:
     assert first.consumer_seqs.tolist() == [1, 2]
     assert second.consumer_seqs.tolist() == [3]
     assert (inbox.arrived, inbox.taken, inbox.count, inbox.bytes) == (3, 3, 0, 0)
+
+
+def test_two_who_take_at_once_do_not_get_the_same_batch() -> None:
+    inbox = BatchInbox(courier())
+    LaneRig(inbox).feed([delivery(1), delivery(2)])
+    others: list[Batch | None] = []
+    mine = amid_collection(inbox.take_batch, lambda: others.append(inbox.take_batch()))
+    taken = [batch for batch in (mine, *others) if batch is not None]
+    assert [batch.consumer_seqs.tolist() for batch in taken] == [[1, 2]]
+    assert (inbox.count, inbox.taken, inbox.bytes) == (0, 2, 0)
+
+
+@pytest.mark.parametrize("kind", [BatchInbox, PullInbox])
+def test_a_limit_that_is_set_again_takes_nothing_away(kind: type[PullInbox]) -> None:
+    inbox = kind(courier())
+    rig = LaneRig(inbox)
+    inbox.set_limit(2)
+    rig.feed([delivery(1), delivery(2), delivery(3)])
+    assert (inbox.count, inbox.dropped) == (2, 1)
+    inbox.set_limit(2)
+    assert inbox.is_ended
+    assert (inbox.count, inbox.arrived) == (2, 2)
+
+
+def test_columns_are_not_messages_that_could_be_taken_or_put_back() -> None:
+    inbox = BatchInbox(courier())
+    LaneRig(inbox).feed([delivery(1), delivery(2)])
+    assert inbox.take() is None
+    assert inbox.take_all() == []
+    with pytest.raises(TypeError, match="whole batches"):
+        inbox.put_back(Msg("a"))
+    batch = inbox.take_batch()
+    assert batch is not None
+    assert len(batch) == 2
 
 
 def test_what_is_dropped_is_in_no_batch() -> None:

@@ -114,6 +114,9 @@ TRANSFORM = {"src": "a", "dest": "b"}
         ),
         ({"subject_transform": {"src": "a..b", "dest": "c"}}, "subject_transform.src"),
         ({"republish": {"src": "a..b", "dest": "c"}}, "republish.src"),
+        ({"republish": {"src": "X"}}, "republish.dest must be given"),
+        ({"republish": {}}, "republish.dest must be given"),
+        ({"mirror_direct": True}, "mirror_direct needs a mirror"),
         ({"republish": {"dest": "X"}}, "republish.dest overlaps .* 'X'"),
         ({"republish": {"dest": "a.b"}, "subjects": ["q", "a.>"]}, "republish.dest"),
     ],
@@ -149,7 +152,6 @@ def test_a_stream_that_cannot_be_is_refused_by_its_field(
         {"subject_transform": {"dest": "a"}, "subjects": ["b"]},
         {"subject_transform": {"src": "b.*", "dest": "a.{{wildcard(1)}}"}},
         {"republish": {"src": "X", "dest": "again"}},
-        {"republish": {"src": "X"}},
         {"republish": {"dest": "X"}, "mirror": "Q"},
         {"republish": {"dest": ">"}, "subject_transform": {"src": "X", "dest": "Y"}},
     ],
@@ -190,6 +192,7 @@ def test_a_stream_that_can_be_is_left_to_the_server(values: dict[str, Any]) -> N
         ({"rate_limit_bps": 4}, "rate_limit_bps is for push consumers only"),
         ({"idle_heartbeat": 4}, "idle_heartbeat is for push consumers only"),
         ({"flow_control": True}, "flow_control is for push consumers only"),
+        ({"deliver_group": "g"}, "deliver_group is for push consumers only"),
         ({"ack_policy": "flow_control"}, "ack_policy .* push consumers only"),
     ],
 )
@@ -206,6 +209,7 @@ def test_a_consumer_that_cannot_be_is_refused_by_its_field(
         ({"deliver_subject": "a.*"}, "deliver_subject must not have wildcards"),
         ({"deliver_subject": "a.>"}, "deliver_subject must not have wildcards"),
         ({"deliver_subject": "a..b"}, "deliver_subject must not have empty tokens"),
+        ({"deliver_group": "a b"}, "deliver_group must not contain blanks"),
         ({"max_waiting": 5}, "max_waiting is for pull consumers only"),
         (
             {"priority_policy": "overflow", "priority_groups": ["A"]},

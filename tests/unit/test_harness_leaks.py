@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from tests.harness.leaks import FD_DIRECTORY, LeakMeter, open_files
+
+ROOT = Path(__file__).parents[2]
 
 needs_proc = pytest.mark.skipif(
     not os.path.isdir(FD_DIRECTORY), reason="nobody tells about descriptors"
@@ -103,6 +108,18 @@ def test_a_counter_that_differs_is_named_with_both_values() -> None:
         live[0] = 5
 
 
+def test_who_holds_what_leaked_is_told() -> None:
+    class Held:
+        pass
+
+    live: list[Held] = []
+    with (
+        pytest.raises(AssertionError, match=r"held is 1, was 0; Held is held by \["),
+        LeakMeter({"held": lambda: len(live)}, told=(Held,), timeout=0.05),
+    ):
+        live.append(Held())
+
+
 def test_a_counter_below_its_start_is_a_leak_too() -> None:
     live = [3]
     with (
@@ -137,3 +154,42 @@ def test_the_error_of_the_block_is_not_hidden_by_leaks() -> None:
     with pytest.raises(ValueError, match="mine"), LeakMeter({"calls": count}):
         raise ValueError("mine")
     assert len(calls) == 1
+
+
+FAILING = """
+import pytest
+from tests.harness.leaks import measured
+
+class Held:
+    live = 0
+    def __init__(self):
+        Held.live += 1
+    def __del__(self):
+        Held.live -= 1
+
+@pytest.fixture(autouse=True)
+def nothing_leaks(request):
+    yield from measured(request.node, {"held": lambda: Held.live})
+
+def test_one():
+    held = Held()
+    assert False
+
+def test_two():
+    assert Held.live == 0
+"""
+
+
+def test_a_test_that_fails_is_not_reported_as_a_leak_nor_is_the_next_one(
+    tmp_path: Path,
+) -> None:
+    hook = "from tests.conftest import pytest_runtest_makereport"
+    (tmp_path / "conftest.py").write_text(hook)
+    (tmp_path / "test_both.py").write_text(FAILING)
+    command = [sys.executable, "-m", "pytest", "-p", "no:randomly", str(tmp_path)]
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    ended = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert "1 failed, 1 passed in" in ended.stdout, ended.stdout + ended.stderr

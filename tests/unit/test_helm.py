@@ -2,6 +2,8 @@
 
 import math
 import signal
+import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +13,7 @@ import pytest
 
 from jsclient._core import Awaited, Gate, Helm, Inbox, Msg, Outbox
 from tests.harness.compiled import Rig
-from tests.harness.helms import Deck, Sailor, idle_helm
+from tests.harness.helms import PATIENCE, Deck, Sailor, idle_helm
 
 ME = threading.current_thread().name
 
@@ -43,17 +45,15 @@ def test_waiting_for_what_is_ready_drives_nothing() -> None:
 
 def test_a_waiting_thread_takes_the_free_helm_and_leaves_it_free() -> None:
     deck, gate = Deck(), Gate()
-    me = threading.get_ident()
-    held: list[tuple[bool, bool]] = []
+    free = [deck.helm.is_free]
 
     def look_and_open() -> None:
-        held.append((deck.helm.is_held_by(me), deck.helm.is_free))
+        free.append(deck.helm.is_free)
         gate.open()
 
     deck.order(look_and_open)
     assert deck.helm.wait(gate, math.inf)
-    assert held == [(True, False)]
-    assert (deck.helm.is_held_by(me), deck.helm.is_free) == (False, True)
+    assert [*free, deck.helm.is_free] == [True, False, True]
     assert (deck.drivers, deck.helm.shifts) == ([ME], 1)
 
 
@@ -102,18 +102,69 @@ def test_an_exception_of_the_loop_leaves_the_helm_free() -> None:
 
 def test_a_thread_at_the_helm_may_wait_again_inside() -> None:
     deck, outer, inner = Deck(), Gate(), Gate()
-    me = threading.get_ident()
 
     def nested() -> None:
         deck.order(inner.open)
         assert deck.helm.wait(inner, math.inf)
-        assert deck.helm.is_held_by(me), "the outer wait still has the helm"
+        assert not deck.helm.is_free, "the outer wait still has the helm"
         outer.open()
 
     deck.order(nested)
     assert deck.helm.wait(outer, math.inf)
     assert deck.helm.is_free
     assert deck.drivers == [ME, ME]
+
+
+# The bell
+
+
+def test_whoever_makes_it_ready_rings_the_helm_without_a_step_of_python_code() -> None:
+    # A signal handler could raise in it, after a message was counted as taken.
+    rig, entered, left = Rig(), threading.Event(), threading.Event()
+    rig.parser.feed(b"MSG a 1 1\r\nx\r\n")
+    inbox = rig.inboxes[1]
+
+    def drive(what: Awaited | None, deadline: float) -> None:
+        entered.set()
+        assert left.wait(PATIENCE)
+
+    bell, rope = socket.socketpair()
+    with bell, rope:
+        helm = Helm(drive, time.monotonic, Outbox(1 << 20, 0), rope.fileno())
+        helm.start()
+        gate = inbox.await_empty()
+        driver = Sailor("driver", lambda: helm.wait(gate, math.inf))
+        assert entered.wait(PATIENCE)
+        events: list[str] = []
+        sys.setprofile(lambda frame, event, argument: events.append(event))
+        try:
+            msg = inbox.take()
+        finally:
+            sys.setprofile(None)
+        assert msg is not None
+        assert "call" not in events
+        assert bell.recv(10) == b"!"
+        left.set()
+        assert driver.result()
+
+
+def test_a_rope_that_was_cut_is_left_alone() -> None:
+    bell, rope = socket.socketpair()
+    with bell, rope:
+        helm = Helm(
+            lambda what, deadline: None,
+            time.monotonic,
+            Outbox(1 << 20, 0),
+            rope.fileno(),
+        )
+        helm.ring()
+        helm.ring()
+        assert bell.recv(10) == b"!!"
+        helm.cut_rope()
+        helm.ring()
+        bell.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            bell.recv(10)
 
 
 # Several threads
@@ -169,6 +220,24 @@ def test_a_sleeper_whose_deadline_passed_leaves_the_helm_to_the_next() -> None:
     deck.time = 100.0
     deck.dismiss()
     assert not driver.result()
+    assert not late.result()
+    deck.await_driver("patient")
+    deck.order(gate.open)
+    assert patient.result()
+
+
+def test_a_sleeper_woken_at_its_deadline_does_not_keep_the_helm_from_the_next() -> None:
+    deck, gate = Deck(), Gate()
+    driver = deck.driver(waiting(deck, Gate(), 50.0))
+    late = deck.sleeper(waiting(deck, Gate(), 50.0), "late")
+    patient = deck.sleeper(waiting(deck, gate), "patient")
+    # It is time a moment after that thread has looked at the clock.
+    deck.time = 100.0
+    deck.earlier["late"] = [0.0]
+    deck.dismiss()
+    assert not driver.result()
+    deck.await_driver("late")
+    deck.dismiss()
     assert not late.result()
     deck.await_driver("patient")
     deck.order(gate.open)
@@ -343,6 +412,20 @@ def test_a_gate_tells_when_another_thread_left_the_helm() -> None:
     assert driver.result()
     assert own == [True]
     assert leaving.is_open
+
+
+def test_a_thread_may_sleep_until_the_helm_is_free_or_something_is_ready() -> None:
+    deck, gate, what = Deck(), Gate(), Gate()
+    deck.helm.await_free(what)
+    driver = deck.driver(waiting(deck, gate))
+    first = Sailor("first", lambda: deck.helm.await_free(what))
+    second = Sailor("second", lambda: deck.helm.await_free(Gate()))
+    what.open()
+    first.result()
+    assert not second.is_done
+    deck.order(gate.open)
+    assert driver.result()
+    second.result()
 
 
 # Signals: a handler may raise in any wait

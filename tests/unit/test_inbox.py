@@ -2,8 +2,9 @@
 
 import pytest
 
-from jsclient._core import Inbox, MessageIterator, Msg, live_objects
+from jsclient._core import Gate, Inbox, MessageIterator, Msg, live_objects
 from jsclient.errors import SubscriptionClosedError
+from tests.harness.collector import amid_collection
 from tests.harness.compiled import Rig, take_all
 from tests.harness.helms import idle_helm
 
@@ -182,6 +183,17 @@ def test_a_gate_opens_when_the_last_held_message_is_taken() -> None:
     assert not gate.is_open
     inbox.take()
     assert gate.is_open
+
+
+def test_everybody_who_waits_for_an_empty_inbox_is_told() -> None:
+    inbox = Inbox()
+    rig_with(inbox).feed(frames(0, 1))
+    gates: list[Gate] = []
+    gates.append(
+        amid_collection(inbox.await_empty, lambda: gates.append(inbox.await_empty()))
+    )
+    inbox.take()
+    assert [gate.is_open for gate in gates] == [True, True]
 
 
 def test_dropped_messages_count_towards_the_limit() -> None:

@@ -52,6 +52,7 @@ from jsclient.jetstream_errors import (
     PedanticError,
     PriorityGroupError,
     PublishColumnsError,
+    PublishDisconnectedError,
     PublishOutcomeUnknownError,
     PublishTimeoutError,
     PurgeFailedError,
@@ -270,6 +271,7 @@ OTHERS: list[JetStreamError] = [
     NoStreamResponseError("a.b"),
     InvalidAckError("a.b", b"hello"),
     PublishOutcomeUnknownError("a.b", "the link was lost", msg_id="m1"),
+    PublishDisconnectedError("a.b", "the link was lost", msg_id="m1"),
     PublishTimeoutError("a.b", "no ack in 5 s"),
     TooManyPendingError("4000 acks are pending"),
     UnsupportedByServerError("allow_msg_ttl", (2, 11, 0), "2.10.4"),
@@ -291,7 +293,7 @@ def test_every_error_survives_a_pickle_and_a_copy(error: JetStreamError) -> None
 
 
 def test_errors_without_the_server_tell_what_they_know() -> None:
-    subject, ack, unknown, timeout, _pending, old, row, _api = OTHERS
+    subject, ack, unknown, lost, timeout, _pending, old, row, _api = OTHERS
     assert str(subject) == "no stream answers for 'a.b'"
     assert isinstance(subject, errors.NoRespondersError)
     assert subject.subject == "a.b"
@@ -302,6 +304,7 @@ def test_errors_without_the_server_tell_what_they_know() -> None:
     assert not isinstance(unknown, builtins.TimeoutError)
     assert str(timeout) == "no ack in 5 s: the message to 'a.b' may be stored or not"
     assert isinstance(timeout, errors.TimeoutError)
+    assert isinstance(lost, errors.ConnectionError)
     assert str(row) == (
         "row 7 for 'a.b': too large (6 rows are stored, 1 were there already, "
         "2 may be stored or not)"

@@ -147,10 +147,21 @@ def test_a_late_message_is_held_but_paid_by_nobody() -> None:
 
 def test_more_than_was_asked_for_leaves_nothing_owed() -> None:
     box = inbox()
-    rig = LaneRig(box, batch=1, max_bytes=10)
+    rig = LaneRig(box, batch=1, max_bytes=delivery(1).size)
     feed(rig, 1, delivery(1), delivery(2))
     assert (box.owed, box.owed_bytes) == (0, 0)
     assert numbers(box) == [1, 2]
+
+
+@pytest.mark.parametrize(("batch", "max_bytes"), [(2, 0), (1000, 2 * delivery(1).size)])
+def test_a_server_that_sends_without_end_fills_no_memory(
+    batch: int, max_bytes: int
+) -> None:
+    box = inbox()
+    rig = LaneRig(box, batch=batch, max_bytes=max_bytes)
+    feed(rig, 1, *[delivery(number) for number in range(1, 10)])
+    assert (box.arrived, box.dropped, box.owed_bytes) == (4, 5, 0)
+    assert numbers(box) == [1, 2, 3, 4]
 
 
 def test_a_lane_that_nobody_uses_drops_messages() -> None:

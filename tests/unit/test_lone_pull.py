@@ -11,6 +11,7 @@ from jsclient._core import (
     Awaited,
     BatchInbox,
     Draft,
+    Gate,
     Helm,
     Lane,
     LanePool,
@@ -58,8 +59,7 @@ def test_a_lane_is_taken_once_until_it_is_given_back() -> None:
 
 def test_a_lane_has_the_user_that_took_it() -> None:
     class User:
-        def noticed(self, lane: Lane) -> None:
-            raise AssertionError("nobody notices anything")
+        inbox = PullInbox(courier())
 
     pool, user = LanePool("_INBOX.x"), User()
     lane = lane_of(1, pool)
@@ -259,6 +259,43 @@ def test_what_was_taken_in_vain_is_a_rest_in_its_order(scene: Scene) -> None:
     assert taken(lone) == ["s.1", "s.2", "s.0"]
 
 
+def test_a_pull_that_is_given_up_is_left_once_with_what_was_taken(scene: Scene) -> None:
+    lone = scene.pull(batch=2)
+    scene.answers(1, 2)
+    assert lone.run(scene.helm, 105.0)
+    lone.take_all()
+    lone.give_up()
+    lone.settled = Gate()
+    lone.give_up()  # nobody knows how far it came
+    settled: Gate | None = lone.settled
+    assert settled is None
+    assert scene.pool.left == [lone]
+    assert (lone.is_given_up, lone.is_cut) == (True, True)
+    assert taken(lone) == ["s.1", "s.2"]
+
+
+def test_a_lane_has_its_lone_pull_as_long_as_that_waits(scene: Scene) -> None:
+    lone = scene.pull()
+    scene.then.append(lambda: found.update(scene.pool.users))
+    found: dict[Lane, object] = {}
+    assert not lone.run(scene.helm, 105.0)
+    assert found == scene.pool.users == {scene.lane: lone}
+
+
+def test_an_heir_is_a_rest(scene: Scene) -> None:
+    class Heir:
+        error = None
+        is_unanswered = True
+        is_settled = False
+
+        def end(self) -> None:
+            raise AssertionError("nobody ends it")
+
+    lone = scene.pull()
+    lone.heir = Heir()
+    assert lone.has_rest
+
+
 def test_columns_that_were_taken_in_vain_are_a_rest(scene: Scene) -> None:
     lone = scene.pull(batch=2, inbox=BatchInbox(courier()))
     scene.answers(1, 2)
@@ -385,6 +422,8 @@ def test_a_lane_that_comes_too_late_is_given_back(scene: Scene) -> None:
 def test_a_cut_ends_the_conversation_that_has_taken_over(scene: Scene) -> None:
     class Heir:
         error = None
+        is_unanswered = True
+        is_settled = False
         ends = 0
 
         def end(self) -> None:

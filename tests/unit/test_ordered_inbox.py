@@ -133,9 +133,7 @@ def test_taking_into_a_hand_moves_the_place() -> None:
     inbox, rig = new()
     rig.feed([delivery(1, stream_seq=7)])
     hand: list[Msg | None] = [None]
-    helm = Helm(
-        lambda what, deadline: None, lambda: 0.0, Outbox(MIB, MIB), lambda: None
-    )
+    helm = Helm(lambda what, deadline: None, lambda: 0.0, Outbox(MIB, MIB))
     assert inbox.take_into(hand, helm, 0.0)
     assert inbox.last_seq == 7
 

@@ -1,5 +1,6 @@
 """Outgoing frames: their exact bytes, their borders, and what a lost link leaves."""
 
+import gc
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -8,12 +9,14 @@ import pytest
 from typing_extensions import Buffer
 
 from jsclient._core import (
+    Gate,
     Link,
     Outbox,
     Parser,
     Replies,
     Reply,
     Routes,
+    Window,
     check_filter,
     check_subject,
     check_token,
@@ -28,6 +31,7 @@ from jsclient.errors import (
     InvalidArgumentError,
     MaxPayloadError,
 )
+from tests.harness.collector import amid_collection
 
 ASK_NOTHING, ASK_ALERT, ASK_ROOM = 0, 1, 2
 MIB = 1 << 20
@@ -264,9 +268,10 @@ def test_headers_and_payload_together_are_held_to_max_payload(
     assert outbox.max_payload == 100
 
 
-@pytest.mark.parametrize("value", [0, -1])
-def test_no_max_payload_is_no_limit(value: int) -> None:
+@pytest.mark.parametrize("value", [0, -1, 1 << 40])
+def test_no_max_payload_is_a_gibibyte(value: int) -> None:
     outbox = down(max_payload=value)
+    assert outbox.max_payload == 1 << 30
     assert outbox.publish("a", b"x" * (2 * MIB), None, None) == ASK_NOTHING
 
 
@@ -436,6 +441,17 @@ def test_waiting_for_room_that_is_there_ends_at_once(line: MakeLine) -> None:
     assert line().outbox.await_room().is_open
 
 
+def test_everybody_who_waits_for_room_is_let_through(line: MakeLine) -> None:
+    made = stuck(line)
+    outbox = made.outbox
+    gates: list[Gate] = []
+    gates.append(
+        amid_collection(outbox.await_room, lambda: gates.append(outbox.await_room()))
+    )
+    outbox.detach()
+    assert [gate.is_open for gate in gates] == [True, True]
+
+
 def test_a_lost_link_lets_those_through_who_wait_for_room(line: MakeLine) -> None:
     made = line(high_water=100_000)
     while made.publish(b"x" * 10_000) != ASK_ROOM:
@@ -555,6 +571,20 @@ def test_ten_thousand_pings_are_answered_in_one_write(line: MakeLine) -> None:
     assert len(made.outbox) == 0
 
 
+def test_a_server_that_does_not_read_gets_no_pongs_without_end(line: MakeLine) -> None:
+    made = stuck(line)
+    parser = Parser(Routes())
+    for _ in range(10):
+        parser.feed(b"PING\r\n" * 10_000)
+        made.outbox.answer_pings(parser)
+        assert not parser.needs_attention
+    assert made.outbox.frames <= 65_537
+    made.read_all()
+    parser.feed(b"PING\r\n")
+    made.outbox.answer_pings(parser)
+    assert made.read_all() == b"PONG\r\n"
+
+
 def test_only_pongs_that_were_asked_for_are_counted(line: MakeLine) -> None:
     outbox, parser = line().outbox, Parser(Routes())
     outbox.ping()
@@ -648,6 +678,72 @@ def test_the_outbox_lets_go_of_its_tickets(line: MakeLine, end: str) -> None:
     else:
         made.outbox = Outbox(1, 1)
     assert sys.getrefcount(ticket) == before - 1
+
+
+class Parting(str):
+    """A subject that publishes something when it goes."""
+
+    __slots__ = ("_outbox",)
+    _outbox: Outbox
+
+    def bind(self, outbox: Outbox) -> str:
+        self._outbox = outbox
+        return self
+
+    def __del__(self) -> None:
+        for number in range(200):
+            self._outbox.publish("last.words", b"%d" % number, None, None)
+
+
+def leave_a_window(outbox: Outbox) -> None:
+    """Publishes from a window of which only the outbox knows then."""
+    Window("_INBOX.w.", outbox, 4).feed(iter([(Parting("a").bind(outbox), b"x")]), 60.0)
+
+
+@pytest.mark.parametrize("others", [0, 1, 100])
+def test_a_ticket_that_goes_when_its_frame_is_sent_may_publish(
+    line: MakeLine, others: int
+) -> None:
+    made = stuck(line)
+    for _ in range(others):
+        made.publish(b"before")
+    leave_a_window(made.outbox)
+    for _ in range(others):
+        made.publish(b"after")
+    gc.collect()
+    wire = made.read_all()[len(b"PUB begun %d\r\n" % MIB) + MIB + 2 :]
+    words = b"".join(
+        b"PUB last.words %d\r\n%d\r\n" % (len(str(n)), n) for n in range(200)
+    )
+    assert wire == (
+        b"PUB a 6\r\nbefore\r\n" * others
+        + b"PUB a _INBOX.w.0 1\r\nx\r\n"
+        + b"PUB a 5\r\nafter\r\n" * others
+        + words
+    )
+    assert (made.outbox.frames, len(made.outbox)) == (0, 0)
+
+
+@pytest.mark.parametrize("others", [0, 1, 100])
+def test_a_ticket_that_goes_with_its_link_may_publish(
+    line: MakeLine, others: int
+) -> None:
+    made = stuck(line)
+    for _ in range(others):
+        made.publish(b"before")
+        ask(made, b"tied")
+    leave_a_window(made.outbox)
+    for _ in range(others):
+        ask(made, b"tied")
+        made.publish(b"after")
+    made.outbox.detach()
+    made.connect()
+    wire = made.read_all()
+    before, after = b"PUB a 6\r\nbefore\r\n", b"PUB a 5\r\nafter\r\n"
+    assert wire.startswith(before * others + after * others + b"PUB last.words 1\r\n0")
+    assert wire.endswith(b"PUB last.words 3\r\n199\r\n")
+    assert wire.count(b"PUB ") == 2 * others + 200
+    assert (made.outbox.frames, len(made.outbox)) == (0, 0)
 
 
 # The end

@@ -7,6 +7,7 @@ import socket
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future
+from functools import partial
 
 import pytest
 
@@ -30,6 +31,7 @@ from jsclient.errors import (
     MaxPayloadError,
     PermissionsViolationError,
 )
+from tests.harness.collector import amid_collection
 from tests.harness.outbound import answer, arrived, publishes
 
 PREFIX = "_INBOX.p."
@@ -545,3 +547,17 @@ def test_a_window_that_goes_leaves_nothing() -> None:
     gc.collect()
     assert [ref() for ref in watch] == [None] * 3
     assert live_objects()["routes"] <= before
+
+
+def test_an_odd_outcome_may_be_put_away_while_another_thread_looks_at_it(
+    desk: Desk,
+) -> None:
+    (future,) = desk.launch(b"0")
+    ((reply, _),) = desk.sent()
+    desk.answer(reply, b"odd")
+    odd = amid_collection(
+        partial(getattr, desk.window, "odd"), lambda: desk.window.put_away(future)
+    )
+    assert odd is not None
+    assert (odd[0], odd[1]) == (future, "answered")
+    assert desk.window.odd is None

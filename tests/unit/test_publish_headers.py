@@ -79,10 +79,12 @@ WRONG: list[tuple[str, object, type[Exception]]] = [
         for name in (
             "msg_id",
             "expected_stream",
+            "expected_last_subject",
             "expected_last_msg_id",
             "schedule_target",
             "schedule_source",
             "schedule_time_zone",
+            "cancel_schedule",
         )
         for value, kind in NO_TEXT
     ),
@@ -96,6 +98,9 @@ WRONG: list[tuple[str, object, type[Exception]]] = [
         for name in ("ttl", "schedule_ttl")
         for value, kind in NO_TTL
     ),
+    ("expected_last_subject", "a b", ValueError),
+    ("expected_last_subject", "a..b", ValueError),
+    ("expected_last_subject", "a.>.b", ValueError),
     ("schedule_rollup", "all", ValueError),
     ("schedule_rollup", True, ValueError),
     ("rollup", "subject", ValueError),
@@ -130,15 +135,40 @@ def test_a_wrong_option_is_refused_by_its_name(
         with_options(None, options(**{name: value}))
 
 
-def test_an_unknown_option_is_a_wrong_call() -> None:
-    with pytest.raises(TypeError, match="expected_last_sequence"):
-        with_options(None, options(expected_last_sequence=5))
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("msgid", "msg_id"),
+        ("expected_last_sequence", "expected_last_seq"),
+        ("header", "headers"),
+    ],
+)
+def test_an_unknown_option_is_a_wrong_call(name: str, meant: str) -> None:
+    with pytest.raises(TypeError, match=f"'{name}'; did you mean '{meant}'"):
+        with_options(None, options(**{name: "5"}))
 
 
 def test_options_that_are_none_add_nothing() -> None:
     headers = {"A": "1"}
     assert with_options(headers, options(msg_id=None, ttl=None)) is headers
     assert with_options(None, options(msg_id=None)) is None
+
+
+def test_the_subject_of_an_expectation_may_have_wildcards() -> None:
+    given = options(expected_last_subject="a.*", expected_last_subject_seq=0)
+    assert ("Nats-Expected-Last-Subject-Sequence-Subject", "a.*") in (
+        with_options(None, given) or ()
+    )
+
+
+@pytest.mark.parametrize("headers", [5, "x", {"K": 5}, {"K": {"x": 1}}, [("K",)]])
+def test_headers_that_are_none_are_refused_with_options_and_without(
+    headers: Any,
+) -> None:
+    with pytest.raises(TypeError, match="header"):
+        with_options(headers, options(msg_id="m"))
+    with pytest.raises(TypeError, match="header"):
+        lasting_headers(headers)
 
 
 def test_options_follow_the_headers_of_the_caller_in_any_form() -> None:
@@ -166,6 +196,13 @@ def test_the_subject_of_an_expectation_needs_its_sequence() -> None:
     assert made == [
         ("Nats-Expected-Last-Subject-Sequence-Subject", "a"),
         ("Nats-Expected-Last-Subject-Sequence", "0"),
+    ]
+
+
+def test_a_schedule_is_cancelled_by_two_headers() -> None:
+    assert with_options(None, options(cancel_schedule="a.s")) == [
+        ("Nats-Scheduler", "a.s"),
+        ("Nats-Schedule-Next", "purge"),
     ]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from jsclient._engine.pull import (
+    ENQUIRY,
     FIRST_PAUSE,
     GRACE,
     LAST_PAUSE,
@@ -22,6 +23,7 @@ from jsclient._engine.pull import (
     Warn,
 )
 from jsclient.jetstream_errors import (
+    ApiError,
     BadPullError,
     ConsumerDeletedError,
     ConsumerNotFoundError,
@@ -34,6 +36,8 @@ from jsclient.jetstream_errors import (
     PushConsumerError,
     RequiredApiLevelPullError,
     ServerShutdownError,
+    StreamDeletedError,
+    StreamNotFoundError,
     UnpinnedError,
     UnreachableConsumerError,
 )
@@ -279,7 +283,7 @@ def test_a_spent_pull_is_closed_and_its_lane_free() -> None:
 
 
 def test_the_ledger_never_owes_less_than_nothing() -> None:
-    pull = Pull(3, 100, asked_at=0.0, lost_at=9.0)
+    pull = Pull(3, 100, early_until=0.0, lost_at=9.0)
     pull.messages, pull.bytes = 5, 130
     assert (pull.owed_messages, pull.owed_bytes) == (0, 0)
     assert pull.is_spent
@@ -409,7 +413,6 @@ def test_a_consume_lives_on_after_a_status(
 @pytest.mark.parametrize(
     ("code", "text", "error"),
     [
-        (*DELETED, ConsumerDeletedError),
         (409, "Consumer is push based", PushConsumerError),
         (400, "Bad Request - something", BadPullError),
         (412, "Required Api Level", RequiredApiLevelPullError),
@@ -462,6 +465,55 @@ def test_a_pull_that_was_said_to_be_bad_and_lives_is_kept() -> None:
     assert desk.closes == []
     desk.deliver(10).take(5)
     assert desk.batches == [10, 5]
+
+
+NO_CONSUMER = ConsumerNotFoundError(code=404, err_code=10014, description="gone")
+NO_STREAM = StreamNotFoundError(code=404, err_code=10059, description="gone")
+
+
+@pytest.mark.parametrize(
+    ("found", "kind"),
+    [
+        (NO_CONSUMER, ConsumerDeletedError),
+        (NO_STREAM, StreamDeletedError),
+        (None, ConsumerDeletedError),  # nobody knows in time
+    ],
+)
+@pytest.mark.parametrize("is_fetch", [False, True])
+def test_it_is_asked_whether_the_consumer_or_its_stream_was_deleted(
+    found: ApiError | None, kind: type[PullError], is_fetch: bool
+) -> None:
+    desk = fetch(10) if is_fetch else consume(10)
+    desk.deliver(2).take(2).status(*DELETED).status(*DELETED)
+    assert desk.signals == [Signal.LOOK_UP]
+    # Meanwhile nothing is asked for, whatever comes.
+    desk.wait(0.1).take(0).unlink().link()
+    desk.machine.heard(desk.now)
+    desk.machine.counted(desk.now)
+    assert desk.act().batches == [10]
+    assert not desk.has_ended()
+    if found is None:
+        desk.wait(ENQUIRY)
+    else:
+        desk.machine.missing(found)
+        desk.act()
+    assert desk.has_ended()
+    assert type(desk.machine.error) is kind
+    assert desk.warnings == []
+    if kind is StreamDeletedError:
+        assert desk.machine.error.__cause__ is found
+
+
+def test_one_that_is_stopped_while_it_asks_ends_with_what_it_knows() -> None:
+    desk = fetch(10, timeout=0.2).status(*DELETED)
+    desk.machine.stopped()
+    assert type(desk.machine.error) is ConsumerDeletedError
+
+
+def test_a_fragile_conversation_does_not_ask_what_was_deleted() -> None:
+    desk = consume(10, is_fragile=True).status(*DELETED)
+    assert desk.has_ended()
+    assert type(desk.machine.error) is ConsumerDeletedError
 
 
 def test_nobody_at_the_subject_has_the_consumer_looked_up() -> None:
@@ -593,6 +645,22 @@ def test_silence_is_noticed_after_two_heartbeats_and_not_before() -> None:
     assert "10 s" in str(desk.warnings[0])
     assert desk.batches == [10, 10]
     assert desk.closes == [Close(1, False)]
+
+
+def test_silence_has_the_consumer_looked_up() -> None:
+    # Servers before 2.10.26 say nothing for one that is not there.
+    assert consume(10).wait(10.0).signals == [Signal.LOOK_UP]
+    assert consume(10, heartbeat=0.0).wait(30.0 + GRACE).signals == [Signal.LOOK_UP]
+    assert consume(10, is_fragile=True).wait(10.0).signals == [Signal.ENDED]
+
+
+def test_it_is_known_whether_the_server_has_said_anything() -> None:
+    desk = fetch(10).wait(2.0)
+    assert desk.has_ended()
+    assert desk.machine.is_unanswered
+    assert not fetch(10).deliver(1).machine.is_unanswered
+    assert not fetch(10).beat().machine.is_unanswered
+    assert not fetch(10).status(*TIMEOUT).machine.is_unanswered
 
 
 def test_after_silence_only_what_was_owed_is_asked_for_again() -> None:
@@ -871,7 +939,6 @@ def test_a_fetch_ends_quietly_with_its_pull(code: int, text: str, came: int) -> 
     [
         (400, "Bad Request - x", BadPullError),
         (400, "Bad Request - Not a Overflow Priority consumer", BadPullError),
-        (*DELETED, ConsumerDeletedError),
         (409, "Consumer is push based", PushConsumerError),
         (409, "Exceeded MaxRequestBatch of 5", PullLimitError),
         (*WAITING, PullLimitError),
@@ -1025,13 +1092,51 @@ def test_missed_heartbeats_end_a_fetch_with_an_error() -> None:
     assert len(desk.held) == 2
 
 
-def test_a_heartbeat_that_does_not_fit_into_the_time_left_is_not_asked_for() -> None:
+def test_a_heartbeat_is_at_most_half_of_the_time_left() -> None:
     desk = fetch(10, timeout=10.0, heartbeat=5.0)
-    assert desk.asks[0].heartbeat == 0.0
-    desk.deliver(1)
-    assert desk.machine.deadline == 110.0
+    assert desk.asks[0].heartbeat == pytest.approx(4.99)
     again = fetch(10, timeout=30.0, heartbeat=5.0).wait(9.0).unlink().wait(15.0).link()
-    assert [ask.heartbeat for ask in again.asks] == [5.0, 0.0]
+    assert [ask.heartbeat for ask in again.asks] == [5.0, pytest.approx(2.99)]
+
+
+def test_a_heartbeat_that_may_well_be_late_is_not_asked_for() -> None:
+    desk = fetch(10, timeout=30.0, heartbeat=5.0).wait(9.0).unlink().wait(20.95).link()
+    assert [ask.heartbeat for ask in desk.asks] == [5.0, 0.0]
+
+
+def test_a_fetch_is_longer_than_the_consumer_allows_a_pull_to_be() -> None:
+    desk = fetch(10, timeout=5.0, expires_limit=2.0, heartbeat=2.0).deliver(3)
+    assert (desk.asks[0].expires, desk.asks[0].heartbeat) == (2.0, 1.0)
+    desk.wait(0.9).beat().wait(0.9).beat().wait(0.2).status(*TIMEOUT)
+    assert not desk.has_ended()
+    assert (desk.batches, desk.asks[1].expires) == ([10, 7], 2.0)
+    desk.wait(0.9).beat().wait(0.9).beat().wait(0.2).deliver(1).status(*TIMEOUT)
+    # The last one ends with the fetch.
+    assert desk.batches == [10, 7, 6]
+    assert desk.asks[2].expires == pytest.approx(1.0 - 0.02)
+    desk.wait(0.5).beat().wait(0.48).status(*TIMEOUT)
+    assert desk.has_ended()
+    assert desk.machine.error is None
+
+
+def test_a_cut_pull_that_ends_too_soon_is_not_asked_for_at_once_again() -> None:
+    desk = fetch(10, timeout=5.0, expires_limit=2.0).status(408, "Interest Expired")
+    assert desk.batches == [10]
+    desk.wait(FIRST_PAUSE)
+    assert desk.batches == [10, 10]
+    tiny = fetch(10, timeout=5.0, expires_limit=0.01).wait(0.01).status(*TIMEOUT)
+    assert tiny.batches == [10, 10]
+
+
+def test_a_cut_pull_that_is_lost_is_asked_for_again() -> None:
+    desk = fetch(10, timeout=60.0, expires_limit=2.0).wait(2.0 + GRACE)
+    assert desk.batches == [10, 10]
+    assert desk.signals == []
+
+
+def test_a_cut_pull_that_is_refused_ends_the_fetch() -> None:
+    desk = fetch(10, timeout=60.0, expires_limit=2.0).status(*WAITING)
+    assert isinstance(desk.machine.error, PullLimitError)
 
 
 def test_the_end_of_the_time_is_no_silence() -> None:

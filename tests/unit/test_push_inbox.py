@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import threading
+
 import pytest
 
-from jsclient._core import Helm, MessageIterator, Msg, Outbox, PushInbox
+from jsclient._core import Gate, Helm, MessageIterator, Msg, Outbox, PushInbox
 from tests.harness.deliveries import PushRig, delivery, flow_control, heartbeat, status
+from tests.harness.helms import PATIENCE, Deck
 from tests.harness.lanes import MIB, Delivery, courier
 
 
@@ -35,9 +39,7 @@ def rig(
 
 def idle_helm() -> Helm:
     """A helm at which nothing ever comes."""
-    return Helm(
-        lambda what, deadline: None, lambda: 0.0, Outbox(MIB, MIB), lambda: None
-    )
+    return Helm(lambda what, deadline: None, lambda: 0.0, Outbox(MIB, MIB))
 
 
 # Gaps
@@ -306,12 +308,31 @@ def test_a_status_wakes_whoever_waits_without_using_up_the_wait() -> None:
     def drive(what: object, deadline: float) -> None:
         push.feed(frames.pop(0))
 
-    helm = Helm(drive, lambda: 0.0, Outbox(MIB, MIB), lambda: None)
+    helm = Helm(drive, lambda: 0.0, Outbox(MIB, MIB))
     helm.start()
     hand: list[Msg | None] = [None]
     assert push.inbox.take_into(hand, helm, 1.0)
     assert bell.heard == [("fc.1", 0)]
     assert frames == []
+
+
+def test_a_status_wakes_a_reader_who_sleeps_while_another_thread_reads() -> None:
+    deck, push, gate, seen = Deck(), rig(), Gate(), threading.Event()
+
+    def answer() -> None:
+        assert push.due() is not None
+        seen.set()
+
+    push.inbox.on_due = answer
+    hand: list[Msg | None] = [None]
+    driver = deck.driver(lambda: deck.helm.wait(gate, math.inf))
+    reader = deck.sleeper(lambda: push.inbox.take_into(hand, deck.helm, math.inf))
+    deck.order(lambda: [push.feed(flow_control("fc.1"))].clear())
+    assert seen.wait(PATIENCE), "it is answered before the next message comes"
+    deck.order(lambda: [push.feed(1)].clear())
+    assert reader.result()
+    deck.order(gate.open)
+    assert driver.result()
 
 
 def test_what_a_status_raises_reaches_the_reader_and_reading_goes_on() -> None:

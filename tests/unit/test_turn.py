@@ -1,11 +1,18 @@
 """A turn of the loop: reading, sending and sleeping until there is something to do."""
 
+import contextlib
+import ctypes
 import math
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
+from functools import partial
+from operator import methodcaller
 from types import FrameType
 
 import pytest
@@ -26,6 +33,7 @@ from tests.harness.helms import PATIENCE
 from tests.harness.lanes import courier, delivery
 
 MIB = 1 << 20
+QUIET = 0.001  # longer than an outbox takes for a burst
 
 
 class Boat:
@@ -44,13 +52,16 @@ class Boat:
 
     def turn(self, until: float | None = None, what: Awaited | None = None) -> int:
         """One turn, by default until something happens."""
-        return self.helm.turn(
-            self.link,
-            self.rig.parser,
+        received = self.helm.steer(
+            Live(self),
+            [],
+            ["a job that waits for the end of this turn"],
             self.gate if what is None else what,
             time.monotonic() + PATIENCE if until is None else until,
             self.bell.fileno(),
         )
+        assert received is not None
+        return received
 
 
 @pytest.fixture
@@ -105,6 +116,44 @@ def test_a_turn_sends_what_is_due_before_it_sleeps(boat: Boat) -> None:
     boat.outbox.control(b"PING\r\n")
     boat.turn(until=time.monotonic() + 0.01)
     assert boat.far.recv(100) == b"PING\r\n"
+
+
+def pulled(boat: Boat, kind: type[PullInbox] = PullInbox) -> PullInbox:
+    """The inbox of a pull whose messages come on the sid 2."""
+    inbox, lane = kind(courier(boat.outbox)), Lane()
+    lane.assign(2, 1)
+    lane.open(inbox, "_INBOX.x.1.1", 10_000, 0)
+    boat.rig.routes.add(2, lane)
+    return inbox
+
+
+def acked(boat: Boat, inbox: PullInbox, pause: float) -> bytes:
+    """What is on the wire when a message that a turn has brought is acknowledged."""
+    time.sleep(QUIET)
+    boat.far.sendall(delivery(1).frame(2))
+    boat.turn(what=inbox)
+    msg = inbox.take()
+    assert msg is not None
+    time.sleep(pause)
+    msg.ack()
+    try:
+        return boat.far.recv(1000, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return b""
+
+
+def test_acks_of_what_was_just_read_wait_for_each_other(boat: Boat) -> None:
+    inbox = pulled(boat)
+    deadline = time.monotonic() + PATIENCE
+    # On a machine that is busy elsewhere the reader may be late, and the ack due.
+    while acked(boat, inbox, 0.0):
+        assert time.monotonic() < deadline
+    boat.turn(until=time.monotonic() + 0.01)
+    assert b"+ACK" in boat.far.recv(1000, socket.MSG_DONTWAIT)
+
+
+def test_the_ack_of_a_message_that_took_its_time_is_sent_at_once(boat: Boat) -> None:
+    assert b"+ACK" in acked(boat, pulled(boat), QUIET)
 
 
 def ask(boat: Boat) -> None:
@@ -193,16 +242,27 @@ def test_a_signal_handler_that_makes_it_ready_ends_a_turn(boat: Boat) -> None:
 def test_a_turn_for_columns_takes_all_that_is_there_to_read(
     boat: Boat, kind: type[PullInbox], is_whole: bool
 ) -> None:
-    inbox = kind(courier())
-    lane = Lane()
-    lane.assign(2, 1)
-    lane.open(inbox, "_INBOX.x.1.1", 10_000, 0)
-    boat.rig.routes.add(2, lane)
+    inbox = pulled(boat, kind)
     # More than one read takes, less than the socket holds.
     frames = [delivery(number, data=bytes(500)).frame(2) for number in range(200)]
     boat.far.sendall(b"".join(frames))
     assert boat.turn(what=inbox) > 0
     assert (inbox.count == 200) is is_whole
+
+
+@pytest.mark.parametrize("first", [b"", delivery(1).frame(2) + b"PING\r\n"])
+def test_a_turn_for_columns_reads_on_only_for_their_sake(
+    boat: Boat, first: bytes
+) -> None:
+    inbox = BatchInbox(courier())
+    lane = Lane()
+    lane.assign(2, 1)
+    lane.open(inbox, "_INBOX.x.1.1", 10_000, 0)
+    boat.rig.routes.add(2, lane)
+    # More than one read takes, less than the socket holds.
+    boat.far.sendall(first + (b"MSG other 3 500\r\n" + bytes(500) + b"\r\n") * 200)
+    assert boat.turn(what=inbox) > 0
+    assert boat.rig.parser.messages < 200
 
 
 # Steering -----------------------------------------------------------------------------
@@ -237,7 +297,12 @@ class Steered:
         self.inbox = boat.rig.inboxes[1]
 
     def steer(self, deadline: float | None = None) -> int | None:
-        return self.boat.helm.steer(
+        return self.steering(deadline)()
+
+    def steering(self, deadline: float | None = None) -> partial[int | None]:
+        """The compiled call itself."""
+        return partial(
+            self.boat.helm.steer,
             self.live,
             self.machines,
             self.calls,
@@ -308,3 +373,55 @@ def test_steering_leaves_what_is_due_to_the_loop(steered: Steered, whose: str) -
 
 def test_steering_ends_at_its_deadline(steered: Steered) -> None:
     assert steered.steer(time.monotonic() + 0.01) == -1
+
+
+FLOOD = """
+import socket, sys
+far = socket.socket(fileno=int(sys.argv[1]))
+while True:
+    far.sendall(b"MSG other 2 1\\r\\nx\\r\\n" * 10_000)
+"""
+
+
+@contextlib.contextmanager
+def flood(far: socket.socket) -> Iterator[None]:
+    """Another process sends messages for nobody, without end."""
+    number = far.fileno()
+    with subprocess.Popen(
+        [sys.executable, "-c", FLOOD, str(number)], pass_fds=[number]
+    ) as process:
+        yield
+        process.kill()
+
+
+def test_a_flood_of_messages_for_others_is_left_to_the_loop_now_and_then(
+    steered: Steered,
+) -> None:
+    deadline = time.monotonic() + PATIENCE
+    with flood(steered.boat.far):
+        received = steered.steer(deadline)
+        left = deadline - time.monotonic()
+    assert received is not None
+    assert received > 0
+    assert left > 0, "no other thread had a turn until the deadline"
+
+
+def test_a_signal_handler_that_is_due_runs_before_anything_is_read(
+    steered: Steered,
+) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise Interrupted
+
+    # Without a step of Python code between the signal and the turn.
+    calls = [
+        partial(ctypes.CDLL(None)["raise"], int(signal.SIGUSR1)),
+        steered.steering(time.monotonic() + PATIENCE),
+    ]
+    steered.boat.far.sendall(b"MSG a 1 2\r\nhi\r\n")
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with pytest.raises(Interrupted):
+            deque(map(methodcaller("__call__"), calls), maxlen=0)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert steered.inbox.count == 0
