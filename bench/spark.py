@@ -34,6 +34,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,20 +135,26 @@ def bench(
     for source in (TupleSource, PlainSource, IdleSource):
         spark.dataSource.register(source)
     results: list[Line] = []
-    with tempfile.TemporaryDirectory() as folder, run(jetstream=True) as server:
-        assert server.pid is not None
-        for count in counts:
-            place = Place(spark, server.url, server.pid, count, size)
+    for count in counts:
+        with started(spark, count, size) as place:
             if "read" in only:
                 fill(place, count)
                 results += shown(row_lines(place, reading(place, splits), runs, "raw"))
             if "write" in only:
                 cells = writing(place, splits)
                 results += shown(row_lines(place, cells, runs, "floor"))
-        if "batches" in only:
-            place = Place(spark, server.url, server.pid, 0, size)
+    if "batches" in only:
+        with tempfile.TemporaryDirectory() as folder, started(spark, 0, size) as place:
             results += shown(batch_lines(place, batches, runs, folder))
     return {"machine": machine(), "size": size, "runs": runs, "results": results}
+
+
+@contextmanager
+def started(spark: SparkSession, count: int, size: int) -> Iterator[Place]:
+    """A place with a server of its own."""
+    with run(jetstream=True) as server:
+        assert server.pid is not None
+        yield Place(spark, server.url, server.pid, count, size)
 
 
 def row_lines(

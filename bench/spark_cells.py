@@ -26,7 +26,7 @@ from bench.runner import show_progress
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-STREAM = "BENCH"
+STREAM = "READ"
 UNCOUNTED = 1  # rounds before those that count
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -177,11 +177,9 @@ def reading(place: Place, splits: Sequence[int]) -> list[Cell]:
 
 
 def fill(place: Place, count: int) -> None:
-    """Makes the stream anew, with so many messages."""
+    """Makes the stream that is read, with so many messages."""
     with jsclient.connect(place.url) as nc:
         js = nc.jetstream()
-        if STREAM in js.stream_names():
-            js.delete_stream(STREAM)
         stream = js.create_stream(name=STREAM, subjects=["b.>"], allow_direct=True)
         payload = b"x" * place.size
         for _ in js.publish_all((f"b.{n % 16}", payload) for n in range(count)):
@@ -245,6 +243,8 @@ def writing(place: Place, splits: Sequence[int]) -> list[Cell]:
         def take() -> Sample:
             with jsclient.connect(place.url) as nc:
                 js = nc.jetstream()
+                # Not one that was just read: a server that is still deleting its
+                # consumers may fail to make it anew.
                 if FLOOR_STREAM in js.stream_names():
                     js.delete_stream(FLOOR_STREAM)
                 stream = js.create_stream(name=FLOOR_STREAM, subjects=[STORED])
