@@ -12,6 +12,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -289,6 +290,31 @@ def test_every_try_has_the_same_payload_and_headers(
         own = b"Nats-Msg-Id: me\r\n" if msg_id else b""
         assert tries == [b"NATS/1.0\r\nK: v\r\nL: w\r\n" + own + b"\r\ndata"] * 3
         assert_empty(nc)
+
+
+def test_what_no_stream_answers_is_sent_three_times_a_quarter_second_apart() -> None:
+    tries: dict[bytes, list[float]] = {b"sync": [], b"async": []}
+
+    def absent_now(request: Request) -> Iterable[bytes]:
+        tries[request.data].append(time.monotonic())
+        return [request.status("503")]
+
+    with (
+        ScriptedServer(welcomed(answering(absent_now))) as server,
+        connected(server.url) as nc,
+    ):
+        js = nc.jetstream()
+        future = js.publish_async("a.b", b"async")
+        with pytest.raises(failures.NoStreamResponseError):
+            js.publish("a.b", b"sync")
+        assert type(future.exception(PATIENCE)) is failures.NoStreamResponseError
+        nc.flush()
+        assert sorted(bodies(server.received())) == [b"async"] * 3 + [b"sync"] * 3
+        assert_empty(nc)
+    for times in tries.values():
+        pauses = [later - sooner for sooner, later in pairwise(times)]
+        assert all(pause >= 0.24 for pause in pauses)
+        assert min(pauses) < 1.0, "a busy machine makes them longer, but not all"
 
 
 def test_every_future_waits_for_its_own_next_try() -> None:
