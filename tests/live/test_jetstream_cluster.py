@@ -13,10 +13,11 @@ import pytest
 import jsclient
 from jsclient import jetstream_errors as failures
 from jsclient import server
+from jsclient._core import PubAck
 from jsclient.jetstream import JetStream
 from jsclient.stored import StoredMessage
 from jsclient.stream import Stream
-from tests.live.support import PATIENCE, all_results, until
+from tests.live.support import PATIENCE, Events, all_results, until
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("no_leaks")]
 
@@ -96,6 +97,63 @@ def test_a_stream_is_managed_while_its_leader_moves(js: JetStream) -> None:
     assert stream.get_msg(1).data == b"x"
     until(lambda: leader_of(stream) not in ("", old), "there is another leader")
     assert stream.info().config.description == "moved"
+
+
+def one_by_one(js: JetStream, stop: threading.Event) -> list[int]:
+    seqs = []
+    while not stop.is_set():
+        seqs.append(js.publish("S.a").seq)
+    return seqs
+
+
+def by_futures(js: JetStream, stop: threading.Event) -> list[int]:
+    futures = []
+    while not stop.wait(0.0005):
+        futures.append(js.publish_async("S.a"))
+    return [future.result(PATIENCE).seq for future in futures]
+
+
+def by_pipeline(js: JetStream, stop: threading.Event) -> list[int]:
+    def messages() -> Iterator[tuple[str, bytes]]:
+        while not stop.wait(0.0005):
+            yield "S.a", b""
+
+    acks = js.publish_all(messages(), window=20)
+    return [ack.seq for ack in acks if isinstance(ack, PubAck)]
+
+
+def test_no_publish_fails_when_a_server_that_shuts_down_is_left(told: Events) -> None:
+    ways = (one_by_one, one_by_one, by_futures, by_pipeline)
+    stop = threading.Event()
+    # Long enough that only we can end the link during the test.
+    config = 'lame_duck_grace_period: "20s"'
+    with (
+        server.run(cluster=3, jetstream=True, config=config) as cluster,
+        jsclient.connect(cluster.urls) as other,
+    ):
+        stream = replicated(other.jetstream(timeout=PATIENCE))
+        leader = leader_of(stream)
+        left = next(member for member in cluster.servers if member.name != leader)
+        with jsclient.connect(
+            left.url, reconnect_on_lame_duck=True, on_event=told
+        ) as nc:
+            js = nc.jetstream(timeout=PATIENCE, ack_timeout=PATIENCE, max_pending=20)
+            until(lambda: set(nc.servers) == set(cluster.urls), "all are announced")
+
+            def work(number: int) -> list[int]:
+                if number < len(ways):
+                    return ways[number](js, stop)
+                try:
+                    left.lame_duck()
+                    told.wait(jsclient.Reconnected)
+                finally:
+                    stop.set()
+                return []
+
+            seqs = [seq for one in all_results(len(ways) + 1, work) for seq in one]
+            assert len(told.of(jsclient.Disconnected)) == 1
+            assert sorted(seqs) == list(range(1, len(seqs) + 1)), "each stored once"
+        left.kill()  # it would wait for its grace period to end
 
 
 def meta_leader(cluster: server.Cluster) -> str:

@@ -10,7 +10,7 @@ import threading
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from itertools import pairwise
 from typing import Any
@@ -31,6 +31,7 @@ from tests.harness.scripted import (
     Step,
     expect,
     handshake,
+    info_line,
     reset,
     send,
     stall,
@@ -731,6 +732,93 @@ def test_a_message_that_could_be_stored_twice_is_not_sent_again(
         told.wait_for(jsclient.Reconnected)
         nc.flush()
         assert bodies(server.received(1)) == []
+
+
+# Leaving ------------------------------------------------------------------------------
+
+
+class Soon(random.Random):
+    """Chance that lets a server that shuts down be left at once."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return a
+
+
+@contextlib.contextmanager
+def leaving(*script: Step) -> Iterator[tuple[ScriptedServer, jsclient.Connection]]:
+    """A client that leaves the server of the script for one that acks everything."""
+    with (
+        ScriptedServer(welcomed(*script)) as first,
+        ScriptedServer(welcomed(answering(acked))) as second,
+        connected(
+            [first.url, second.url], randomize=False, reconnect_on_lame_duck=True
+        ) as nc,
+    ):
+        nc._loop.pool.rng = Soon()
+        yield first, nc
+        assert bodies(second.received()) == [b"held"]
+
+
+LAME = info_line({**INFO, "ldm": True})
+
+
+@WAYS
+def test_a_server_that_shuts_down_is_left_when_it_has_answered(way: Way) -> None:
+    def late(request: Request) -> Iterable[bytes]:
+        if request.data == b"first":
+            yield LAME
+            go.wait(PATIENCE)
+            yield from acked(request)
+
+    go = threading.Event()
+    acks: dict[bytes, PubAck] = {}
+    with leaving(answering(late)) as (server, nc):
+
+        def publish(data: bytes) -> None:
+            acks[data] = way(nc.jetstream(), "a.b", data)
+
+        threads = [threading.Thread(target=publish, args=[b"first"])]
+        threads[0].start()
+        while not nc._loop.outbox.is_leaving:
+            time.sleep(0.001)
+        threads.append(threading.Thread(target=publish, args=[b"held"]))
+        threads[1].start()
+        time.sleep(0.05)  # it has had its chance
+        assert (acks, nc.stats().reconnects) == ({}, 0)
+        go.set()
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert acks.keys() == {b"first", b"held"}
+        assert bodies(server.received()) == [b"first"]
+        assert_empty(nc)
+
+
+def test_a_server_that_shuts_down_gets_what_it_did_not_answer_once_more() -> None:
+    tries: list[bytes] = []
+
+    def second_time(request: Request) -> Iterable[bytes]:
+        tries.append(request.data)
+        if len(tries) == 1:
+            return [LAME, request.status("503")]
+        return acked(request)
+
+    with leaving(answering(second_time)) as (_, nc):
+        js = nc.jetstream()
+        assert js.publish_async("a.b", b"first").result(PATIENCE).seq == 7
+        assert js.publish("a.b", b"held").seq == 7
+        assert tries == [b"first", b"first"]
+
+
+@WAYS
+def test_a_server_that_shuts_down_is_not_waited_for_for_ever(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jsclient._io.loop.LAST_ANSWERS", 0.05)
+    with leaving(expect(b"first"), send(LAME), answer_pings) as (_, nc):
+        js = nc.jetstream(timeout=PATIENCE, ack_timeout=PATIENCE)
+        with pytest.raises(failures.PublishDisconnectedError):
+            way(js, "a.b", b"first")
+        assert way(js, "a.b", b"held").seq == 7
 
 
 # Closing ------------------------------------------------------------------------------
