@@ -248,6 +248,8 @@ class FastBatch:
         # Tickets tell a message that was sent from one that was not; no answer uses
         # them.
         self._tickets = Replies(self._prefix)
+        self._unsent: deque[Reply] = deque()  # those that had no byte sent, when added
+        self._is_begun = False  # some of it was sent
         self._sid: int | None = None
         self._live: object = None
         self._sent = 0  # the sequence of the last message, or of the commit
@@ -278,7 +280,7 @@ class FastBatch:
         deadline = monotonic() + self._timeout
         fields = optioned(self._api, headers, options)
         if self._sid is None:
-            self._open(deadline)
+            self._open(subject, deadline)
         try:
             self._take_all_control(deadline)
             if self._final is None and not self._is_broken:
@@ -321,8 +323,12 @@ class FastBatch:
         return self._on_gap == "fail" and bool(self.errors)
 
     def discard(self) -> None:
-        """Ends the batch here; what was stored stays stored."""
+        """Ends the batch here; what was stored stays stored, and no more is sent."""
         self._is_over = True
+        while self._unsent:
+            ticket = self._unsent.pop()
+            is_unsent = self._loop.outbox.withdraw(ticket) or ticket.is_withdrawn
+            self._is_begun |= ticket.is_begun or not is_unsent
         if self._sid is not None and not self._loop.is_closing:
             self._loop.unsubscribe(self._sid)
         self._sid = None
@@ -333,7 +339,7 @@ class FastBatch:
         if sid is not None:
             self._loop.orphaned(sid)
 
-    def _open(self, deadline: float) -> None:
+    def _open(self, subject: str, deadline: float) -> None:
         """Subscribes to the acks, on the next link that is up."""
         self._loop.check_open()
         linked = self._loop.linked
@@ -342,7 +348,9 @@ class FastBatch:
                 "there was no link to the server in time", PublishTimeoutError
             )
         self._live = self._loop.live
-        self._sid = self._loop.subscribe(f"{self._prefix}.>", None, self._inbox)
+        self._sid = self._loop.subscribe(
+            f"{self._prefix}.>", None, self._inbox, asked=subject
+        )
 
     def _send(
         self,
@@ -377,6 +385,10 @@ class FastBatch:
                     "the link took no more messages", PublishTimeoutError
                 )
         self._sent = sequence
+        while self._unsent and self._unsent[0].is_begun:
+            self._unsent.popleft()
+            self._is_begun = True
+        self._unsent.append(ticket)
         if asked:
             self._loop.alert()
 
@@ -406,7 +418,7 @@ class FastBatch:
 
     def _take_all_control(self, deadline: float) -> None:
         """Handles what the server has said so far, up to its last word."""
-        while self._inbox.count and self._final is None:
+        while self._final is None and (self._inbox.count or self._inbox.is_ended):
             self._take_control(deadline, "")
 
     def _take_control(self, deadline: float, late: str) -> None:
@@ -415,6 +427,8 @@ class FastBatch:
         while msg is None:
             if self._loop.live is not self._live:
                 raise self._unknown("the link was lost", PublishDisconnectedError)
+            if self._inbox.is_ended:
+                raise self._denied(self._inbox.reason)
             if not self._loop.wait(self._inbox, deadline):
                 raise self._unknown(late, PublishTimeoutError)
             msg = self._inbox.take()
@@ -468,6 +482,17 @@ class FastBatch:
         error.__cause__ = reason
         return error
 
+    def _denied(self, reason: BaseException | None) -> BaseException:
+        """The end of a batch whose subject, or whose inbox, the server refuses us."""
+        self._loop.check_open()
+        if not isinstance(reason, errors.PermissionsViolationError):
+            # It ends with its link, before the next one is there.
+            return self._unknown("the link was lost", PublishDisconnectedError)
+        unknown = self._unknown(str(reason))
+        unknown.__cause__ = reason
+        is_refused = reason.operation == "publish" and self._sent <= 1
+        return reason if is_refused else unknown
+
     def _unknown(
         self,
         reason: str,
@@ -475,10 +500,10 @@ class FastBatch:
     ) -> errors.Error:
         """The end of a batch of which nobody knows how much is stored."""
         self.discard()
-        if self._sent == 0:
+        if not self._is_begun:
             is_late = kind is PublishTimeoutError
             unbegun = errors.TimeoutError if is_late else errors.DisconnectedError
-            return unbegun(f"batch {self.id} was not begun: {reason}")
+            return unbegun(f"batch {self.id} was not sent: {reason}")
         return kind(
             self._subject,
             f"batch {self.id}: {reason}; {self._acked} of {self._sent} are acked",

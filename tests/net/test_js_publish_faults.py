@@ -21,6 +21,7 @@ import jsclient
 from jsclient import errors
 from jsclient import jetstream_errors as failures
 from jsclient._core import PubAck
+from jsclient.batch import FastBatch
 from jsclient.columns import Column, Offsets, Rows
 from jsclient.jetstream import JetStream
 from tests.harness.proxy import FaultProxy
@@ -1051,3 +1052,104 @@ def test_a_fast_batch_whose_server_falls_silent_is_unknown() -> None:
         with pytest.raises(failures.PublishTimeoutError, match="no ack came"):
             batch.add("a.b")
         assert nc._loop.entries == {}
+
+
+@pytest.mark.parametrize("is_inbox", [False, True])
+def test_a_fast_batch_that_is_denied_is_told_at_once(is_inbox: bool) -> None:
+    def deny(peer: Peer) -> None:
+        inbox = peer.expect(re.compile(rb"SUB (\S+) (\d+)\r\n"))[1]
+        peer.expect(b"PUB a.b")
+        what = b'Subscription to "%b"' % inbox if is_inbox else b'Publish to "a.b"'
+        peer.send(b"-ERR 'Permissions Violation for %b'\r\n" % what)
+
+    with (
+        ScriptedServer(welcomed(deny, answer_pings)) as server,
+        connected(server.url) as nc,
+    ):
+        batch = nc.jetstream().fast_batch(timeout=600.0)
+        refused, unknown = (
+            errors.PermissionsViolationError,
+            failures.PublishOutcomeUnknownError,
+        )
+        with pytest.raises(unknown if is_inbox else refused, match=r"a\.b"):
+            batch.add("a.b")
+        with pytest.raises(errors.InvalidArgumentError, match="over"):
+            batch.add("a.b")
+        nc.flush()
+        assert nc._loop.entries == {}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_fast_batch_ends_with_its_link(count: int) -> None:
+    def stream(peer: Peer) -> None:
+        sid = peer.expect(re.compile(rb"SUB \S+ (\d+)\r\n"))[1]
+        reply = peer.expect(re.compile(rb"PUB a\.b (\S+) \d+\r\n"))[1]
+        if count > 1:
+            control = b'{"type":"ack","seq":0,"msgs":100}'
+            line = b"MSG %b %b %d\r\n" % (reply, sid, len(control))
+            peer.send(line + control + b"\r\n")
+            peer.expect(b".3.$FI")
+
+    with (
+        ScriptedServer(welcomed(stream, reset()), welcomed(answering(acked))) as server,
+        connected(server.url) as nc,
+    ):
+        batch = nc.jetstream().fast_batch(timeout=600.0)
+        with pytest.raises(failures.PublishDisconnectedError, match="was lost"):
+            add_and_commit(batch, count)
+        assert nc.jetstream().publish("a.b", b"next").seq == 7
+        assert bodies(server.received(1)) == [b"next"], "nothing of it is repeated"
+
+
+def add_and_commit(batch: FastBatch, count: int) -> PubAck:
+    for _ in range(count):
+        batch.add("a.b", b"x")
+    return batch.commit()
+
+
+@pytest.mark.parametrize("buffer", [32 << 20, 1 << 20])
+def test_a_fast_batch_whose_time_passed_before_it_was_sent_never_appears(
+    buffer: int,
+) -> None:
+    script = welcomed(stall("go"), answer_pings)
+    with (
+        ScriptedServer(script, receive_buffer=65536) as server,
+        stalled_client(server, write_buffer=buffer) as nc,
+    ):
+        batch = nc.jetstream().fast_batch(timeout=0.2)
+        with pytest.raises(errors.TimeoutError) as caught:
+            batch.add("a.b", b"late")
+        assert not isinstance(caught.value, failures.PublishOutcomeUnknownError)
+        server.release("go")
+        nc.flush(PATIENCE)
+        assert b"late" not in bodies(server.received())
+        assert_empty(nc)
+
+
+def test_a_link_that_is_lost_before_a_fast_batch_was_sent_stores_nothing() -> None:
+    first = [handshake(INFO), stall("cut"), reset()]
+    with (
+        ScriptedServer(
+            first, welcomed(answering(acked)), receive_buffer=65536
+        ) as server,
+        stalled_client(server, write_buffer=32 << 20) as nc,
+    ):
+        batch = nc.jetstream().fast_batch(timeout=600.0)
+        frames = nc._loop.outbox.frames
+        raised: list[BaseException] = []
+
+        def add() -> None:
+            try:
+                batch.add("a.b", b"late")
+            except errors.Error as error:
+                raised.append(error)
+
+        adder = threading.Thread(target=add)
+        adder.start()
+        while nc._loop.outbox.frames < frames + 2:  # its SUB, and the message
+            time.sleep(0.001)
+        server.release("cut")
+        adder.join(PATIENCE)
+        assert [type(error) for error in raised] == [errors.DisconnectedError]
+        assert nc.jetstream().publish("a.b", b"next").seq == 7
+        assert bodies(server.received(1)) == [b"next"]
