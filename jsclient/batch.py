@@ -44,6 +44,8 @@ FAST: Needs = [("fast batch publishing", (2, 14, 0))]
 
 Fields = list[tuple[str, str]]
 
+COMMIT = ("Nats-Batch-Commit", "1")
+
 
 class AtomicBatch:
     """Messages that a stream stores all together or not at all.
@@ -88,7 +90,8 @@ class AtomicBatch:
         self._refuse_over()
         self._loop.check_open()
         check_literal(subject)
-        held = subject, lasting_data(data), self._fields(headers, options)
+        payload = lasting_data(data)
+        held = subject, payload, self._fields(headers, options, len(payload))
         if self._held is not None:
             self._stage(self._held)
         self._count += 1
@@ -108,7 +111,7 @@ class AtomicBatch:
         deadline = monotonic() + self._timeout
         while self._staging:
             self._await_staged(deadline)
-        marks = [*self._marks(self._count), ("Nats-Batch-Commit", "1")]
+        marks = [*self._marks(self._count), COMMIT]
         try:
             msg = exchange(self._loop, subject, data, [*fields, *marks], deadline)
             return read_ack(msg, subject)
@@ -125,10 +128,21 @@ class AtomicBatch:
             self._loop.outbox.withdraw(reply)
             self._replies.drop(reply)
 
-    def _fields(self, headers: HeadersLike | None, options: PublishOptions) -> Fields:
-        made = Headers(optioned(self._api, headers, options) or ())
-        encode_headers(made)  # raises now, not when the message is sent
-        return made.multi_items()
+    def _fields(
+        self, headers: HeadersLike | None, options: PublishOptions, size: int
+    ) -> Fields:
+        """The headers of a message; what is wrong with it is raised now, not later."""
+        made = Headers(optioned(self._api, headers, options) or ()).multi_items()
+        # Any message may be the last one.
+        block = encode_headers([*made, *self._marks(self._count + 1), COMMIT])
+        size += len(block or b"")
+        most = self._loop.outbox.max_payload
+        if size > most:
+            raise errors.MaxPayloadError(
+                f"headers and payload, with the marks of a batch, are {size} bytes; "
+                f"the server accepts at most {most}"
+            )
+        return made
 
     def _marks(self, sequence: int) -> list[tuple[str, str]]:
         return [("Nats-Batch-Id", self.id), ("Nats-Batch-Sequence", str(sequence))]

@@ -371,6 +371,36 @@ def test_a_stream_that_is_away_now_and_then_gets_every_message_once() -> None:
         assert_empty(nc)
 
 
+# Sizes --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("headers", [None, {"K": "v"}])
+@pytest.mark.parametrize("way", ["publish", "publish_async", "publish_all"])
+def test_headers_count_towards_the_largest_message(
+    way: str, headers: dict[str, str] | None
+) -> None:
+    size = 1000 - len(b"NATS/1.0\r\nK: v\r\n\r\n" if headers else b"")
+    small = handshake({**INFO, "max_payload": 1000})
+    with (
+        ScriptedServer([small, answering(acked)]) as server,
+        connected(server.url) as nc,
+    ):
+        js = nc.jetstream()
+
+        def publish(data: bytes) -> object:
+            if way == "publish_all":
+                return list(js.publish_all([("a.b", data, headers)]))
+            return getattr(js, way)("a.b", data, headers=headers)
+
+        with pytest.raises(errors.MaxPayloadError, match=r"1001 .* at most 1000"):
+            publish(bytes(size + 1))
+        publish(bytes(size))
+        js.flush_publishes()
+        nc.flush()
+        assert bodies(server.received()) == [bytes(size)]
+        assert_empty(nc)
+
+
 # Permissions --------------------------------------------------------------------------
 
 
