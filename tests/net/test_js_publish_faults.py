@@ -1083,6 +1083,37 @@ def test_a_fast_batch_whose_server_falls_silent_is_unknown() -> None:
         assert nc._loop.entries == {}
 
 
+def test_a_fast_batch_with_a_gap_waits_for_the_last_word_and_sends_nothing() -> None:
+    def stream(peer: Peer) -> None:
+        sid = peer.expect(re.compile(rb"SUB \S+ (\d+)\r\n"))[1]
+        reply = peer.expect(re.compile(rb"PUB a\.b (\S+) \d+\r\n"))[1]
+
+        def say(control: bytes) -> None:
+            line = b"MSG %b %b %d\r\n" % (reply, sid, len(control))
+            peer.send(line + control + b"\r\n")
+
+        say(b'{"type":"ack","seq":0,"msgs":100}')
+        peer.expect(b".2.1.$FI")
+        say(b'{"type":"gap","last_seq":2,"seq":3}')
+        peer.wait("end")
+        say(b'{"stream":"S","seq":1,"batch":"b","count":1}')
+
+    with (
+        ScriptedServer(welcomed(stream, answer_pings)) as server,
+        connected(server.url) as nc,
+    ):
+        batch = nc.jetstream().fast_batch(timeout=PATIENCE)
+        batch.add("a.b")
+        batch.add("a.b")
+        while not batch._inbox.count:
+            time.sleep(0.001)
+        threading.Timer(0.1, server.release, ["end"]).start()
+        with pytest.raises(failures.FastBatchError, match="after 1 messages") as caught:
+            batch.commit()
+        assert caught.value.ack == PubAck("S", 1, batch="b", count=1)
+        assert b".3.$FI" not in server.received()
+
+
 @pytest.mark.parametrize("is_inbox", [False, True])
 def test_a_fast_batch_that_is_denied_is_told_at_once(is_inbox: bool) -> None:
     def deny(peer: Peer) -> None:
