@@ -851,6 +851,25 @@ def test_a_server_that_shuts_down_is_not_waited_for_for_ever(
         assert way(js, "a.b", b"held").seq == 7
 
 
+def test_a_fast_batch_is_finished_before_a_server_that_shuts_down_is_left() -> None:
+    peers: list[Peer] = []
+
+    def tell(ack: int) -> bool:
+        if ack == 0:
+            peers[0].send(LAME)
+        return False
+
+    with leaving(peers.append, fast_stream(5, tell), answer_pings) as (_, nc):
+        js = nc.jetstream()
+        batch = js.fast_batch(flow=5, timeout=PATIENCE)
+        batch.add("a.b", b"x")
+        while not nc._loop.outbox.is_leaving:
+            time.sleep(0.001)
+        batch.add("a.b", b"x")
+        assert batch.commit().count == 2
+        assert js.publish("a.b", b"held").seq == 7
+
+
 # Closing ------------------------------------------------------------------------------
 
 
