@@ -153,6 +153,13 @@ class Reader(Protocol):
         """Asks for nothing more; the gate, if any, opens when what came was read."""
 
 
+class Publisher(Protocol):
+    """Publishes whose outcomes nobody may be waiting for."""
+
+    def flush(self, timeout: float) -> None:
+        """Waits until each has its outcome; TimeoutError if that takes longer."""
+
+
 class Loop:
     """Everything that a Connection and its keeper share."""
 
@@ -183,6 +190,7 @@ class Loop:
         self.finished = Gate()  # opens when nothing of the connection is left
         self.callers: set[Caller] = set()  # whose callbacks may still be called
         self.readers: weakref.WeakSet[Reader] = weakref.WeakSet()
+        self.publishers: weakref.WeakSet[Publisher] = weakref.WeakSet()
         self.machines: list[Machine] = []
         self.watchers: list[Watcher] = []
         # What a drain of the connection leaves to nobody.

@@ -30,6 +30,7 @@ from tests.harness.scripted import (
     Script,
     ScriptedServer,
     Step,
+    answer_ping,
     expect,
     handshake,
     info_line,
@@ -891,6 +892,37 @@ def test_closing_while_a_publish_waits_for_its_ack_leaves_it_unknown(way: Way) -
         nc.close()
         thread.join(PATIENCE)
     assert [type(error) for error in raised] == [failures.PublishDisconnectedError]
+
+
+def test_draining_waits_for_the_acks_of_futures() -> None:
+    waiting: list[Request] = []
+
+    def hold(request: Request) -> Iterable[bytes]:
+        waiting.append(request)
+        return []
+
+    def answer_late(peer: Peer) -> None:
+        # Who only waits until the server has everything is gone before.
+        time.sleep(0.1)
+        peer.send(b"".join(piece for one in waiting for piece in acked(one)))
+
+    script = welcomed(
+        answering(hold, count=3), answer_ping(), answer_ping(), answer_late
+    )
+    with ScriptedServer(script) as server:
+        nc = connected(server.url)
+        js = nc.jetstream()
+        futures = [js.publish_async("a.b") for _ in range(3)]
+        nc.drain()
+        assert [future.result(0).seq for future in futures] == [7, 7, 7]
+
+
+def test_draining_does_not_wait_for_acks_for_ever() -> None:
+    with ScriptedServer(welcomed(answering(silent))) as server:
+        nc = connected(server.url)
+        future = nc.jetstream(ack_timeout=600.0).publish_async("a.b")
+        nc.drain(timeout=0.2)
+        assert type(future.exception(PATIENCE)) is failures.PublishDisconnectedError
 
 
 @WAYS
