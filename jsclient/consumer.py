@@ -259,7 +259,7 @@ class Consumer:
             ):
                 return order
         info = self._info
-        doing = f"fetch from {self!r}"
+        doing = self._doing("fetch from")
         config = info.config
         self._check_is_pull(doing)
         limit = seconds(timeout)
@@ -338,7 +338,7 @@ class Consumer:
             idle_heartbeat=idle_heartbeat,
             stop_after=stop_after,
             on_missing=on_missing,
-            doing=f"consume from {self!r}",
+            doing=self._doing("read"),
         )
         fields = pull_fields(self._info.config, pull)
         inbox = PullInbox(self._courier())
@@ -440,7 +440,7 @@ class Consumer:
             stop_after=stop_after,
             on_missing=on_missing,
             default_messages=DEFAULT_ROWS,
-            doing=f"consume from {self!r}",
+            doing=self._doing("read"),
         )
         fields = pull_fields(self._info.config, pull)
         inbox = BatchInbox(self._courier())
@@ -519,6 +519,9 @@ class Consumer:
         if self._lanes is not fresh:
             fresh.orphan()
         return self._lanes
+
+    def _doing(self, verb: str) -> str:
+        return f"{verb} consumer {self.name!r} of stream {self.stream_name!r}"
 
     def _check_is_pull(self, doing: str) -> None:
         if self._info.config.deliver_subject:
