@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from threading import Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 from . import _consumer_verbs as verbs
 from ._api import Api
@@ -29,6 +29,7 @@ from .jetstream_errors import (
 )
 from .pull_options import (
     MANY,
+    ConsumeOptions,
     PullOptions,
     consume_policy,
     fetch_policy,
@@ -39,6 +40,8 @@ from .push import PushFeed
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from .config_fields import ConsumerSettings
 
 DEFAULT_ROWS = 5000  # of a batch
 # A call of a fetch, and its order.
@@ -79,7 +82,11 @@ class Consumer:
         return self._info
 
     def update(
-        self, *, pedantic: bool = False, timeout: Seconds | None = None, **fields: Any
+        self,
+        *,
+        pedantic: bool = False,
+        timeout: Seconds | None = None,
+        **fields: Unpack[ConsumerSettings],
     ) -> Consumer:
         """Changes fields of its configuration; all others stay as they are.
 
@@ -359,7 +366,7 @@ class Consumer:
         *,
         workers: int = 1,
         auto_in_progress: bool = False,
-        **options: Any,
+        **options: Unpack[ConsumeOptions],
     ) -> ConsumeHandle:
         """Calls back with each message, on `workers` threads of its own.
 
