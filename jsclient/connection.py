@@ -125,7 +125,8 @@ def connect(
             seconds between two rounds over all servers.
         reconnect_buffer: bytes of core publishes that are kept while the link is down;
             0 makes them fail instead.
-        reconnect_on_lame_duck: leave a server that announces its shutdown.
+        reconnect_on_lame_duck: leave a server that announces its shutdown, as soon as
+            it has answered what JetStream was asked; it is given a second for that.
         randomize: try the servers in random order.
         ignore_discovered: use only the servers given here.
         ignore_auth_errors: go on trying a server that refuses us.
@@ -442,7 +443,8 @@ class Connection:
         loop = self._loop
         while True:
             loop.check_open()
-            if not loop.wait(loop.linked, deadline):
+            # A link that is about to be left still tells of what was sent on it.
+            if not (loop.outbox.is_leaving or loop.wait(loop.linked, deadline)):
                 raise errors.TimeoutError(late)
             if loop.live is not None:
                 break

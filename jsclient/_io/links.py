@@ -144,7 +144,8 @@ class Links:
             if loop.helm.leaving().sleep(deadline - monotonic()):
                 break
         error = live.error
-        loop.linked = Gate()
+        if loop.linked.is_open:  # not if somebody waits for the next link already
+            loop.linked = Gate()
         loop.live = None
         loop.outbox.detach()
         self._count_past(live)

@@ -28,6 +28,7 @@ class Live:
     __slots__ = (
         "error",
         "leave_at",
+        "leave_by",
         "link",
         "parser",
         "server",
@@ -42,4 +43,5 @@ class Live:
         self.session = session
         self.server: Server = call.server
         self.error: Exception | None = None  # why it must end
-        self.leave_at = math.inf  # when to leave a server that shuts down
+        # When to leave a server that shuts down, if it has answered, and at the latest.
+        self.leave_at = self.leave_by = math.inf

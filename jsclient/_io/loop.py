@@ -59,6 +59,10 @@ if TYPE_CHECKING:
 
 # How long `close` lets a slow link take the last bytes.
 LAST_WORDS = 0.5
+# How long a server that shuts down is given to answer what it was asked, and how often
+# that is looked at.
+LAST_ANSWERS = 1.0
+LOOK = 0.01
 
 
 class Loop:
@@ -321,7 +325,7 @@ class Loop:
             if now >= machine.deadline:
                 machine.tick(now)
         if now >= live.leave_at:
-            raise errors.DisconnectedError(f"{live.server.label} is shutting down")
+            self._leave(live, now)
         match live.session.tick(now):
             case Tick.PING:
                 self.outbox.ping()
@@ -331,6 +335,20 @@ class Loop:
                     f"{live.server.label} did not answer "
                     f"{self.options.max_pings_out} PINGs"
                 )
+
+    def _leave(self, live: Live, now: float) -> None:
+        """Leaves a server that shuts down as soon as it has answered what it was asked.
+
+        Nothing more is asked of it, so that will not take long.
+        """
+        if not self.outbox.is_leaving:
+            # First: whoever is held up waits for the next link.
+            self.linked = Gate()
+            self.outbox.leave()
+            live.leave_by = now + LAST_ANSWERS
+        if now >= live.leave_by or not self.table.is_awaited:
+            raise errors.DisconnectedError(f"{live.server.label} is shutting down")
+        live.leave_at = now + LOOK
 
     def _attend(self, live: Live) -> None:
         """Handles what a read brought besides messages.
@@ -365,11 +383,12 @@ class Loop:
                 events.ErrorEvent(errors.ServerError(f"{live.server.label}: {error}"))
             )
             return
+        is_lame = live.session.info.ldm
         self.info = live.session.info = info
         live.parser.max_payload = info.max_message
         self.outbox.set_max_payload(info.max_payload)
         self.discover(info, is_news=True)
-        if info.ldm:
+        if info.ldm and not is_lame:
             self.tell(events.LameDuck(live.server.label))
             if self.options.reconnect_on_lame_duck:
                 # Not all clients of the server at once.
