@@ -74,7 +74,8 @@ class PullSubscription:
         If there are some it returns them at once. Else it waits until all of them came
         or the time is over, and returns what came; `error` of the result says why it
         ended early. Raises TimeoutError when nothing came, and the server's error if
-        there was one.
+        there was one. With a `timeout` of 0 it does not wait: an answer that takes a
+        tenth of a second is for the next fetch.
 
         Options of the pull: `group`, `priority`, `min_pending`, `min_ack_pending`.
         """
