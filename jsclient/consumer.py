@@ -145,7 +145,8 @@ class Consumer:
     ) -> Msg:
         """The next message; TimeoutError when none came in time.
 
-        A `timeout` of 0 asks for what is there; the server has a second to say so.
+        A `timeout` of 0 asks for what is there, and waits less than a tenth of a second
+        for the answer; one that takes longer is for the next call.
         With `idle_heartbeat` the server tells that often that it still waits, at least
         every half of `timeout`; by default every 5 seconds if that is 10 or more. When
         it does not, MissedHeartbeatError is raised.
@@ -183,7 +184,7 @@ class Consumer:
         """Up to that many messages, waiting at most `timeout` for all of them.
 
         Returns what came; its `error` says why it ended early. Raises only when nothing
-        came and something went wrong.
+        came and something went wrong. A `timeout` of 0 is that of `next`.
         """
         return self._fetch(
             max_messages, max_bytes, timeout, False, idle_heartbeat, pull
@@ -210,7 +211,7 @@ class Consumer:
     ) -> FetchResult:
         """Up to that many messages of those that are there now.
 
-        `timeout` is only for a server that does not answer.
+        `timeout` is only for a server that does not answer, or is far away.
         """
         return self._fetch(max_messages, None, timeout, True, None, pull)
 
