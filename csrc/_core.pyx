@@ -2161,7 +2161,7 @@ cdef class PushInbox(ConsumerInbox):
 cdef enum:
     SPARE_SLOTS = 64
     SPARE_LEAST = 1 << 15              # smaller pieces cost nothing worth keeping
-    SPARE_BYTES = 1 << 23              # in all
+    SPARE_BYTES = 3 << 20              # in all: what a consume has beside its limits is below 4 MB
 
 cdef struct Spare:
     char *at
@@ -2233,6 +2233,14 @@ cdef class Block:
         cdef char *bigger = NULL
         while capacity < size:
             capacity *= 2
+        if capacity > SPARE_BYTES:
+            # Where it is, mostly: a copy of so much would be beyond any limit for a moment.
+            bigger = <char *>PyMem_Realloc(self.at, <size_t>capacity)
+            if bigger == NULL:
+                raise MemoryError
+            self.at = bigger
+            self.capacity = capacity
+            return 0
         if capacity >= SPARE_LEAST:
             bigger = take_spare(capacity)
         if bigger == NULL:

@@ -33,7 +33,8 @@ from ._engine.arguments import (
 from ._engine.info import ServerInfo
 from ._engine.options import MIB, Options
 from ._engine.servers import Pool, Server, parse_servers
-from ._io.loop import Loop, Status
+from ._io.live import Status
+from ._io.loop import Loop
 from .auth import Authenticator
 from .subscription import Subscription
 
@@ -196,7 +197,7 @@ def connect(
 
     loop = Loop(options, pool, fields, on_event)
     try:
-        loop.connect(options.connect_timeout)
+        loop.links.make_first(options.connect_timeout)
     except (errors.NoServersError, errors.ConnectionError):
         if not retry_initial:
             loop.discard()
@@ -459,7 +460,7 @@ class Connection:
     def reconnect(self) -> None:
         """Leaves the link for another server, or for the same if there is but one."""
         self._loop.check_open()
-        self._loop.reconnect()
+        self._loop.links.leave()
 
     def drain(self, timeout: Seconds | None = 30.0) -> None:
         """Ends the connection without losing what has arrived or was published.
@@ -611,7 +612,7 @@ class Connection:
     @property
     def servers(self) -> tuple[str, ...]:
         """All servers known now, listed or discovered, without user information."""
-        return tuple(server.label for server in self._loop.pool.servers)
+        return tuple(server.label for server in self._loop.links.pool.servers)
 
     @property
     def server_info(self) -> ServerInfo:
@@ -640,7 +641,7 @@ class Connection:
 
     def stats(self) -> Stats:
         """Counts of messages and bytes so far."""
-        return Stats(**self._loop.stats())
+        return Stats(**self._loop.links.stats())
 
     def __repr__(self) -> str:
         where = self.connected_url

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from threading import Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 from . import _consumer_verbs as verbs
 from ._api import Api
@@ -29,6 +29,7 @@ from .jetstream_errors import (
 )
 from .pull_options import (
     MANY,
+    ConsumeOptions,
     PullOptions,
     consume_policy,
     fetch_policy,
@@ -39,6 +40,8 @@ from .push import PushFeed
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from .config_fields import ConsumerSettings
 
 DEFAULT_ROWS = 5000  # of a batch
 # A call of a fetch, and its order.
@@ -79,7 +82,11 @@ class Consumer:
         return self._info
 
     def update(
-        self, *, pedantic: bool = False, timeout: Seconds | None = None, **fields: Any
+        self,
+        *,
+        pedantic: bool = False,
+        timeout: Seconds | None = None,
+        **fields: Unpack[ConsumerSettings],
     ) -> Consumer:
         """Changes fields of its configuration; all others stay as they are.
 
@@ -138,7 +145,8 @@ class Consumer:
     ) -> Msg:
         """The next message; TimeoutError when none came in time.
 
-        A `timeout` of 0 asks for what is there; the server has a second to say so.
+        A `timeout` of 0 asks for what is there, and waits less than a tenth of a second
+        for the answer; one that takes longer is for the next call.
         With `idle_heartbeat` the server tells that often that it still waits, at least
         every half of `timeout`; by default every 5 seconds if that is 10 or more. When
         it does not, MissedHeartbeatError is raised.
@@ -176,7 +184,7 @@ class Consumer:
         """Up to that many messages, waiting at most `timeout` for all of them.
 
         Returns what came; its `error` says why it ended early. Raises only when nothing
-        came and something went wrong.
+        came and something went wrong. A `timeout` of 0 is that of `next`.
         """
         return self._fetch(
             max_messages, max_bytes, timeout, False, idle_heartbeat, pull
@@ -203,7 +211,7 @@ class Consumer:
     ) -> FetchResult:
         """Up to that many messages of those that are there now.
 
-        `timeout` is only for a server that does not answer.
+        `timeout` is only for a server that does not answer, or is far away.
         """
         return self._fetch(max_messages, None, timeout, True, None, pull)
 
@@ -259,7 +267,7 @@ class Consumer:
             ):
                 return order
         info = self._info
-        doing = f"fetch from {self!r}"
+        doing = self._doing("fetch from")
         config = info.config
         self._check_is_pull(doing)
         limit = seconds(timeout)
@@ -338,7 +346,7 @@ class Consumer:
             idle_heartbeat=idle_heartbeat,
             stop_after=stop_after,
             on_missing=on_missing,
-            doing=f"consume from {self!r}",
+            doing=self._doing("read"),
         )
         fields = pull_fields(self._info.config, pull)
         inbox = PullInbox(self._courier())
@@ -359,7 +367,7 @@ class Consumer:
         *,
         workers: int = 1,
         auto_in_progress: bool = False,
-        **options: Any,
+        **options: Unpack[ConsumeOptions],
     ) -> ConsumeHandle:
         """Calls back with each message, on `workers` threads of its own.
 
@@ -440,7 +448,7 @@ class Consumer:
             stop_after=stop_after,
             on_missing=on_missing,
             default_messages=DEFAULT_ROWS,
-            doing=f"consume from {self!r}",
+            doing=self._doing("read"),
         )
         fields = pull_fields(self._info.config, pull)
         inbox = BatchInbox(self._courier())
@@ -519,6 +527,9 @@ class Consumer:
         if self._lanes is not fresh:
             fresh.orphan()
         return self._lanes
+
+    def _doing(self, verb: str) -> str:
+        return f"{verb} consumer {self.name!r} of stream {self.stream_name!r}"
 
     def _check_is_pull(self, doing: str) -> None:
         if self._info.config.deliver_subject:

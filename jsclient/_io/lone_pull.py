@@ -19,6 +19,10 @@ from .pulling import Lanes, Pulling
 
 _T = TypeVar("_T")
 
+# How long a fetch without any time waits for what the server has: an answer that takes
+# longer is for the next one, and the call is over a tenth of a second after it began.
+MOMENT = 0.08
+
 
 class Order:
     """What a fetch asks for; fetches that are alike share it."""
@@ -36,8 +40,7 @@ class Order:
         self.subject = subject
         self.policy = policy
         self.fields = fields
-        # Without any time the server is still given a moment to say what it has.
-        self.wait = policy.expires or 1.0
+        self.wait = policy.expires or MOMENT
         self.draft = Draft(
             subject,
             ask.body(fields),
@@ -56,7 +59,7 @@ class Order:
         policy = self.policy._replace(
             max_messages=self.policy.max_messages - messages,
             max_bytes=max(0, self.policy.max_bytes - bytes_),
-            expires=left,
+            expires=left if self.policy.expires else 0.0,
         )
         if left <= 0 or not policy.max_messages:
             return None

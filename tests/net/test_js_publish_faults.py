@@ -785,7 +785,7 @@ def leaving(*script: Step) -> Iterator[tuple[ScriptedServer, jsclient.Connection
             [first.url, second.url], randomize=False, reconnect_on_lame_duck=True
         ) as nc,
     ):
-        nc._loop.pool.rng = Soon()
+        nc._loop.links.pool.rng = Soon()
         yield first, nc
         assert bodies(second.received()) == [b"held"]
 
