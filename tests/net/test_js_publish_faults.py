@@ -776,15 +776,19 @@ class Soon(random.Random):
 
 
 @contextlib.contextmanager
-def leaving(*script: Step) -> Iterator[tuple[ScriptedServer, jsclient.Connection]]:
+def leaving(
+    *script: Step, patience: float = PATIENCE
+) -> Iterator[tuple[ScriptedServer, jsclient.Connection]]:
     """A client that leaves the server of the script for one that acks everything."""
     with (
+        pytest.MonkeyPatch.context() as patched,
         ScriptedServer(welcomed(*script)) as first,
         ScriptedServer(welcomed(answering(acked))) as second,
         connected(
             [first.url, second.url], randomize=False, reconnect_on_lame_duck=True
         ) as nc,
     ):
+        patched.setattr("jsclient._io.loop.LAST_ANSWERS", patience)
         nc._loop.links.pool.rng = Soon()
         yield first, nc
         assert bodies(second.received()) == [b"held"]
@@ -841,11 +845,9 @@ def test_a_server_that_shuts_down_gets_what_it_did_not_answer_once_more() -> Non
 
 
 @WAYS
-def test_a_server_that_shuts_down_is_not_waited_for_for_ever(
-    way: Way, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("jsclient._io.loop.LAST_ANSWERS", 0.05)
-    with leaving(expect(b"first"), send(LAME), answer_pings) as (_, nc):
+def test_a_server_that_shuts_down_is_not_waited_for_for_ever(way: Way) -> None:
+    script = (expect(b"first"), send(LAME), answer_pings)
+    with leaving(*script, patience=0.05) as (_, nc):
         js = nc.jetstream(timeout=PATIENCE, ack_timeout=PATIENCE)
         with pytest.raises(failures.PublishDisconnectedError):
             way(js, "a.b", b"first")
@@ -921,7 +923,8 @@ def test_draining_does_not_wait_for_acks_for_ever() -> None:
     with ScriptedServer(welcomed(answering(silent))) as server:
         nc = connected(server.url)
         future = nc.jetstream(ack_timeout=600.0).publish_async("a.b")
-        nc.drain(timeout=0.2)
+        with contextlib.suppress(errors.DrainTimeoutError):  # of a slow machine
+            nc.drain(timeout=0.2)
         assert type(future.exception(PATIENCE)) is failures.PublishDisconnectedError
 
 
