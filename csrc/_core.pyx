@@ -3677,7 +3677,7 @@ cdef class Replies(Answers):
         reply_holder = text_span(reply.inbox, "reply", &answer)  # no-cython-lint
         holder = outbox.checked_span(reply.subject, &to)  # no-cython-lint: keeps the bytes alive
         self.waiting[reply.token] = reply
-        asked = outbox.add_publish(to, answer, data, headers, URGENT, reply, True)
+        asked = outbox.add_publish(to, answer, data, headers, URGENT, reply, False)
         reply.is_tied = reply.is_tied or asked < ASK_ROOM
         return asked
 
@@ -4489,7 +4489,8 @@ cdef class Outbox:
 
         ASK_NOTHING, ASK_ALERT, or ASK_ROOM, with which nothing was added. An urgent one is
         due at once. A tied one dies with its link, and needs one. So does one with a
-        ticket, whose `is_begun` tells whether any of its bytes were sent.
+        ticket, whose `is_begun` tells whether any of its bytes were sent. A link that is about
+        to be left takes tied ones: they belong to what it has already.
         """
         cdef Span to, answer
         cdef object reply_holder = None
@@ -4549,7 +4550,7 @@ cdef class Outbox:
     ) except -1:
         """Adds a message whose subjects and header block are known to be good."""
         cdef int asked
-        if self.is_leaving and ticket is not None:
+        if self.is_leaving and ticket is not None and not is_tied:
             return ASK_LINK
         is_tied = is_tied or ticket is not None
         # A tied one without a ticket, a pull, is small and may come from the helm, where nobody

@@ -60,6 +60,7 @@ class AsyncPublisher:
         self._sid = loop.subscribe(
             prefix + "*", None, self._window, on_notice=self._settle
         )
+        loop.publishers.add(self)
         loop.machines.append(self)
 
     @property

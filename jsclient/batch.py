@@ -386,7 +386,7 @@ class FastBatch:
         while True:
             try:
                 asked = outbox.publish(
-                    subject, data, reply, headers, operation != 1, ticket
+                    subject, data, reply, headers, operation != 1, ticket, is_tied=True
                 )
             except errors.DisconnectedError as error:
                 raise self._unknown(str(error), PublishDisconnectedError) from error

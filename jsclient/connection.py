@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
@@ -466,8 +467,8 @@ class Connection:
 
         Subscriptions and consumers get nothing new, what they hold is read to its end
         (by callbacks and by threads that iterate), consumers that JetStream's
-        subscriptions have made are deleted, publishes and acks are flushed, then the
-        connection closes.
+        subscriptions have made are deleted, publishes and acks are flushed, the futures
+        of `publish_async` get their outcomes, then the connection closes.
         Raises DrainTimeoutError, with the connection closed all the same, when messages
         were left unread for so long. Called from a callback it returns at once, since
         that callback is among those it waits for; the event Closed tells the end.
@@ -514,6 +515,10 @@ class Connection:
             )
             gate = loop.fence()
             loop.wait(gate, monotonic() + 5.0)
+            for publisher in list(loop.publishers):
+                # Who is late is told by its future.
+                with contextlib.suppress(errors.TimeoutError):
+                    publisher.flush(max(0.0, deadline - monotonic()))
         finally:
             self.close()
         return late

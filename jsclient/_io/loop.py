@@ -50,7 +50,7 @@ from .links import Links
 from .live import Live, Status
 from .log import log
 from .patrol import Patrol
-from .roles import Belonging, Caller, Machine, Reader, Watcher
+from .roles import Belonging, Caller, Machine, Publisher, Reader, Watcher
 from .table import Entry, Table
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ class Loop:
         self.finished = Gate()  # opens when nothing of the connection is left
         self.callers: set[Caller] = set()  # whose callbacks may still be called
         self.readers: weakref.WeakSet[Reader] = weakref.WeakSet()
+        self.publishers: weakref.WeakSet[Publisher] = weakref.WeakSet()
         self.machines: list[Machine] = []
         self.watchers: list[Watcher] = []
         # What a drain of the connection leaves to nobody.

@@ -57,3 +57,10 @@ class Reader(Protocol):
 
     def end_reading(self, deadline: float) -> Gate | None:
         """Asks for nothing more; the gate, if any, opens when what came was read."""
+
+
+class Publisher(Protocol):
+    """Publishes whose outcomes nobody may be waiting for."""
+
+    def flush(self, timeout: float) -> None:
+        """Waits until each has its outcome; TimeoutError if that takes longer."""

@@ -122,7 +122,11 @@ def by_pipeline(js: JetStream, stop: threading.Event) -> list[int]:
     return [ack.seq for ack in acks if isinstance(ack, PubAck)]
 
 
-def test_no_publish_fails_when_a_server_that_shuts_down_is_left(told: Events) -> None:
+def test_no_publish_fails_when_a_server_that_shuts_down_is_left(
+    told: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However slow the machine is.
+    monkeypatch.setattr("jsclient._io.loop.LAST_ANSWERS", PATIENCE)
     ways = (one_by_one, one_by_one, by_futures, by_pipeline)
     stop = threading.Event()
     # Long enough that only we can end the link during the test.

@@ -283,8 +283,18 @@ def test_a_cut_link_in_the_middle_of_an_atomic_batch_stores_nothing(
         assert_empty(other)
 
 
-def test_a_link_cut_before_the_ack_of_a_commit_leaves_it_unknown(
-    js: JetStream, proxy: FaultProxy
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        ({"cut_after": 0}, failures.PublishDisconnectedError),
+        ({"stall": True}, failures.PublishTimeoutError),
+    ],
+)
+def test_a_commit_without_its_ack_is_unknown(
+    js: JetStream,
+    proxy: FaultProxy,
+    fault: dict[str, Any],
+    kind: type[failures.PublishOutcomeUnknownError],
 ) -> None:
     made = stream(js)
     with jsclient.connect(proxy.url, reconnect_wait=0.01) as nc:
@@ -295,11 +305,13 @@ def test_a_link_cut_before_the_ack_of_a_commit_leaves_it_unknown(
         nc.flush()
         while batch._staging:
             batch._await_staged(float("inf"))
-        proxy.set("s2c", cut_after=0)
-        with pytest.raises(failures.PublishOutcomeUnknownError):
+        proxy.set("s2c", **fault)
+        batch._timeout = 0.3 if kind is failures.PublishTimeoutError else PATIENCE
+        with pytest.raises(kind):
             batch.commit()
-        assert stored(made) == 3
         assert_empty(other)
+        proxy.set("s2c")
+    until(lambda: stored(made) == 3, "it is stored all the same")
 
 
 # Fast ---------------------------------------------------------------------------------

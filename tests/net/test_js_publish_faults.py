@@ -30,6 +30,7 @@ from tests.harness.scripted import (
     Script,
     ScriptedServer,
     Step,
+    answer_ping,
     expect,
     handshake,
     info_line,
@@ -775,15 +776,19 @@ class Soon(random.Random):
 
 
 @contextlib.contextmanager
-def leaving(*script: Step) -> Iterator[tuple[ScriptedServer, jsclient.Connection]]:
+def leaving(
+    *script: Step, patience: float = PATIENCE
+) -> Iterator[tuple[ScriptedServer, jsclient.Connection]]:
     """A client that leaves the server of the script for one that acks everything."""
     with (
+        pytest.MonkeyPatch.context() as patched,
         ScriptedServer(welcomed(*script)) as first,
         ScriptedServer(welcomed(answering(acked))) as second,
         connected(
             [first.url, second.url], randomize=False, reconnect_on_lame_duck=True
         ) as nc,
     ):
+        patched.setattr("jsclient._io.loop.LAST_ANSWERS", patience)
         nc._loop.links.pool.rng = Soon()
         yield first, nc
         assert bodies(second.received()) == [b"held"]
@@ -840,15 +845,32 @@ def test_a_server_that_shuts_down_gets_what_it_did_not_answer_once_more() -> Non
 
 
 @WAYS
-def test_a_server_that_shuts_down_is_not_waited_for_for_ever(
-    way: Way, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("jsclient._io.loop.LAST_ANSWERS", 0.05)
-    with leaving(expect(b"first"), send(LAME), answer_pings) as (_, nc):
+def test_a_server_that_shuts_down_is_not_waited_for_for_ever(way: Way) -> None:
+    script = (expect(b"first"), send(LAME), answer_pings)
+    with leaving(*script, patience=0.05) as (_, nc):
         js = nc.jetstream(timeout=PATIENCE, ack_timeout=PATIENCE)
         with pytest.raises(failures.PublishDisconnectedError):
             way(js, "a.b", b"first")
         assert way(js, "a.b", b"held").seq == 7
+
+
+def test_a_fast_batch_is_finished_before_a_server_that_shuts_down_is_left() -> None:
+    peers: list[Peer] = []
+
+    def tell(ack: int) -> bool:
+        if ack == 0:
+            peers[0].send(LAME)
+        return False
+
+    with leaving(peers.append, fast_stream(5, tell), answer_pings) as (_, nc):
+        js = nc.jetstream()
+        batch = js.fast_batch(flow=5, timeout=PATIENCE)
+        batch.add("a.b", b"x")
+        while not nc._loop.outbox.is_leaving:
+            time.sleep(0.001)
+        batch.add("a.b", b"x")
+        assert batch.commit().count == 2
+        assert js.publish("a.b", b"held").seq == 7
 
 
 # Closing ------------------------------------------------------------------------------
@@ -872,6 +894,38 @@ def test_closing_while_a_publish_waits_for_its_ack_leaves_it_unknown(way: Way) -
         nc.close()
         thread.join(PATIENCE)
     assert [type(error) for error in raised] == [failures.PublishDisconnectedError]
+
+
+def test_draining_waits_for_the_acks_of_futures() -> None:
+    waiting: list[Request] = []
+
+    def hold(request: Request) -> Iterable[bytes]:
+        waiting.append(request)
+        return []
+
+    def answer_late(peer: Peer) -> None:
+        # Who only waits until the server has everything is gone before.
+        time.sleep(0.1)
+        peer.send(b"".join(piece for one in waiting for piece in acked(one)))
+
+    script = welcomed(
+        answering(hold, count=3), answer_ping(), answer_ping(), answer_late
+    )
+    with ScriptedServer(script) as server:
+        nc = connected(server.url)
+        js = nc.jetstream()
+        futures = [js.publish_async("a.b") for _ in range(3)]
+        nc.drain()
+        assert [future.result(0).seq for future in futures] == [7, 7, 7]
+
+
+def test_draining_does_not_wait_for_acks_for_ever() -> None:
+    with ScriptedServer(welcomed(answering(silent))) as server:
+        nc = connected(server.url)
+        future = nc.jetstream(ack_timeout=600.0).publish_async("a.b")
+        with contextlib.suppress(errors.DrainTimeoutError):  # of a slow machine
+            nc.drain(timeout=0.2)
+        assert type(future.exception(PATIENCE)) is failures.PublishDisconnectedError
 
 
 @WAYS
@@ -1081,6 +1135,37 @@ def test_a_fast_batch_whose_server_falls_silent_is_unknown() -> None:
         with pytest.raises(failures.PublishTimeoutError, match="no ack came"):
             batch.add("a.b")
         assert nc._loop.entries == {}
+
+
+def test_a_fast_batch_with_a_gap_waits_for_the_last_word_and_sends_nothing() -> None:
+    def stream(peer: Peer) -> None:
+        sid = peer.expect(re.compile(rb"SUB \S+ (\d+)\r\n"))[1]
+        reply = peer.expect(re.compile(rb"PUB a\.b (\S+) \d+\r\n"))[1]
+
+        def say(control: bytes) -> None:
+            line = b"MSG %b %b %d\r\n" % (reply, sid, len(control))
+            peer.send(line + control + b"\r\n")
+
+        say(b'{"type":"ack","seq":0,"msgs":100}')
+        peer.expect(b".2.1.$FI")
+        say(b'{"type":"gap","last_seq":2,"seq":3}')
+        peer.wait("end")
+        say(b'{"stream":"S","seq":1,"batch":"b","count":1}')
+
+    with (
+        ScriptedServer(welcomed(stream, answer_pings)) as server,
+        connected(server.url) as nc,
+    ):
+        batch = nc.jetstream().fast_batch(timeout=PATIENCE)
+        batch.add("a.b")
+        batch.add("a.b")
+        while not batch._inbox.count:
+            time.sleep(0.001)
+        threading.Timer(0.1, server.release, ["end"]).start()
+        with pytest.raises(failures.FastBatchError, match="after 1 messages") as caught:
+            batch.commit()
+        assert caught.value.ack == PubAck("S", 1, batch="b", count=1)
+        assert b".3.$FI" not in server.received()
 
 
 @pytest.mark.parametrize("is_inbox", [False, True])

@@ -795,11 +795,12 @@ def test_a_link_that_is_about_to_be_left_takes_no_new_request(line: MakeLine) ->
     # Neither messages of their own nor pulls and subscriptions wait for the next one.
     made.publish(b"core")
     made.outbox.publish("a", b"pull", None, None, is_tied=True)
+    more = made.replies.draft("a")
+    made.outbox.publish("a", b"more", more.inbox, None, True, more, is_tied=True)
     made.outbox.control(b"UNSUB 1\r\n")
     got = made.read_all()
-    assert [word in got for word in (b"early", b"core", b"pull", b"UNSUB")] == [
-        True
-    ] * 4
+    for word in (b"early", b"core", b"pull", b"more", b"UNSUB"):
+        assert word in got
     assert b"late" not in got
     is_awaited.append(made.replies.is_awaited)
     early.fail(ValueError("answered"))
