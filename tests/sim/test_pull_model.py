@@ -78,6 +78,7 @@ def consume_policies(draw: st.DrawFn) -> Policy:
         stop_after=draw(st.sampled_from([0, 0, 1, 7, 30])),
         batch_limit=draw(st.sampled_from([0, 0, 3])) if by_bytes else 0,
         is_patient=draw(st.booleans()),
+        awaits_ends=draw(st.booleans()),
     )
 
 
@@ -289,12 +290,30 @@ class PullModel(RuleBasedStateMachine):
         if not server.is_linked:
             self.client.link()
 
-    @rule()
+    @rule(timeout=st.sampled_from([0.01, 5.0, 100.0]))
     @precondition(lambda self: not self.client.policy.is_fetch)
-    def drain(self) -> None:
-        self.client.drain()
+    def drain(self, timeout: float) -> None:
+        """It ends by itself; where that is wanted the server has ended all pulls."""
+        client, server = self.client, self.server
+        end, asked, told = client.now + timeout, client.pulls, len(client.warnings)
+        client.sync()
+        given_up = client.pings
+        client.drain(timeout)
         self.all_read()
-        self.client.stop()
+        while not client.machine.is_ended:
+            client.now = min(client.machine.deadline, server.next_event())
+            assert client.now <= end, "it does not end"
+            server.tick(client.now)
+            self.all_read()
+            if client.machine.deadline <= client.now:
+                client.tick()
+                self.all_read()
+        assert client.pulls == asked
+        machine = client.machine
+        if client.policy.awaits_ends and client.pings > given_up:
+            is_over = 0 < client.policy.stop_after <= client.inbox.arrived
+            has_reason = is_over or machine.error or len(client.warnings) > told
+            assert has_reason or machine.is_cut_short
 
     @rule(policy=consume_policies() | fetch_policies())
     @precondition(lambda self: self.client.machine.is_ended)
@@ -308,11 +327,9 @@ class PullModel(RuleBasedStateMachine):
         client = self.client
         while client.inbox.count:
             client.take()
-        for lane, _ in client.parted:
-            lane.retire()
-            client.routes.remove(lane.sid)
-            client.users.pop(lane, None)
-        client.parted.clear()
+        for lane, _ in client.parting.values():
+            client.put_away(lane)
+        client.parting.clear()
 
     # What always holds
 
@@ -343,12 +360,12 @@ class PullModel(RuleBasedStateMachine):
             assert has_all or client.replies[number] in alive | server.lost
 
     @invariant()
-    def owed_is_what_open_pulls_may_bring(self) -> None:
+    def owed_is_what_pulls_may_bring(self) -> None:
         machine, inbox = self.client.machine, self.client.inbox
         assert set(machine.open) == set(self.client.open)
         assert inbox.owed >= 0
         assert inbox.owed_bytes >= 0
-        if not machine.open:
+        if not machine.open and not (self.client.parting and not machine.is_ended):
             assert (inbox.owed, inbox.owed_bytes) == (0, 0)
             assert (machine.owed_messages, machine.owed_bytes) == (0, 0)
 
@@ -365,9 +382,19 @@ class PullModel(RuleBasedStateMachine):
         if policy.is_fetch:
             assert inbox.arrived <= policy.max_messages
             if policy.counts_bytes:
-                # What a pull brings that counts as lost was asked for once more.
-                late = 400 * self.client.strays + self.client.late_bytes
-                assert inbox.bytes <= policy.max_bytes + late
+                assert inbox.bytes <= policy.max_bytes
+
+    @invariant()
+    def never_more_than_the_limit_is_asked_or_held(self) -> None:
+        policy, inbox = self.client.policy, self.client.inbox
+        if policy.counts_bytes:
+            assert inbox.owed_bytes + inbox.bytes <= policy.max_bytes
+        else:
+            assert inbox.owed + inbox.count <= policy.max_messages
+
+    @invariant()
+    def nothing_that_came_is_dropped(self) -> None:
+        assert self.client.inbox.dropped == 0
 
     @invariant()
     def the_deadline_makes_sense(self) -> None:
