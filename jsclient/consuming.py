@@ -145,7 +145,7 @@ class Messages:
 
     @property
     def is_active(self) -> bool:
-        """Whether it still asks for messages."""
+        """Whether messages may still come."""
         return not self._feed.is_ended
 
     @property
@@ -256,7 +256,7 @@ class Batches:
 
     @property
     def is_active(self) -> bool:
-        """Whether it still asks for messages."""
+        """Whether messages may still come."""
         return not self._pulling.is_ended
 
     @property

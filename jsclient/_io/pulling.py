@@ -447,8 +447,10 @@ class Pulling:
         self.deadline = -math.inf
         self._to_do.extend(self._machine.take_output())
         while self._to_do:
-            self._do(self._to_do[0])
-            if self._to_do:
+            first = self._to_do[0]
+            self._do(first)
+            # What it led to may have put it away already.
+            if self._to_do and self._to_do[0] is first:
                 self._to_do.popleft()
         self.deadline = self._machine.deadline
         self.inbox.threshold = self._machine.refill_at
