@@ -111,8 +111,10 @@ def consume_policy(
             f"on_missing must be 'raise' or 'wait': {on_missing!r}"
         )
     longest = seconds(limits.max_expires or None, "max_expires")
-    usual = SHORT_LIFE if awaits_ends else 30.0
-    usual = min(usual, longest, _pin_limit(limits))
+    usual = min(30.0, longest, _pin_limit(limits))
+    if awaits_ends:
+        beats = 2 * seconds(idle_heartbeat or 0, "idle_heartbeat")
+        usual = min(usual, max(SHORT_LIFE, beats))
     life = usual if expires is None else seconds(expires, "expires")
     least = min(1.0, usual)
     if not least <= life < math.inf:
