@@ -3575,6 +3575,11 @@ cdef bytes DIGITS = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuv
 cdef class Answers(Route):
     """A route whose messages answer what was sent, and may never come."""
 
+    @property
+    def is_awaited(self):
+        """Whether something that dies with its link has no answer yet."""
+        return False
+
     def fail_tied(self, error):
         """The link is lost: ends every wait that dies with it."""
 
@@ -3611,6 +3616,15 @@ cdef class Replies(Answers):
 
     def __len__(self):
         return len(self.waiting)
+
+    @property
+    def is_awaited(self):
+        """Whether a request that dies with its link has no answer yet."""
+        cdef Reply reply
+        for reply in list(self.waiting.values()):
+            if reply.is_tied and not reply.is_ready():
+                return True
+        return False
 
     cdef bytes new_token(self):
         cdef char[TOKEN_SIZE] token
@@ -4318,6 +4332,7 @@ cdef class Outbox:
     cdef OutboxState state
     cdef object refusal                # makes the exception of OUTBOX_REFUSING
     cdef bint takes_control            # control frames are accepted
+    cdef readonly bint is_leaving      # what must be answered waits for the next link
     cdef uint64_t epoch                # one per link
     cdef bint is_pushing               # a thread gives bytes to the link
     cdef readonly bint is_alerted      # somebody looks after unsent bytes every moment
@@ -4379,6 +4394,11 @@ cdef class Outbox:
     def is_up(self):
         """Whether a link takes the frames."""
         return self.state == OUTBOX_UP
+
+    @property
+    def takes_requests(self):
+        """Whether a link takes frames that must be answered on it."""
+        return self.state == OUTBOX_UP and not self.is_leaving
 
     def set_max_payload(self, int64_t value):
         """What the server accepts; nothing larger is added from now on."""
@@ -4529,6 +4549,8 @@ cdef class Outbox:
     ) except -1:
         """Adds a message whose subjects and header block are known to be good."""
         cdef int asked
+        if self.is_leaving and ticket is not None:
+            return ASK_LINK
         is_tied = is_tied or ticket is not None
         # A tied one without a ticket, a pull, is small and may come from the helm, where nobody
         # can wait for room.
@@ -4863,6 +4885,13 @@ cdef class Outbox:
         self.trim()
         return gate
 
+    def leave(self):
+        """The link is about to be left: requests that die with it wait for the next one.
+
+        What was asked before can still be answered.
+        """
+        self.is_leaving = self.state == OUTBOX_UP
+
     def expect_link(self):
         """Control frames are kept from now on: a link is about to be attached."""
         self.takes_control = True
@@ -4909,6 +4938,7 @@ cdef class Outbox:
         self.link = None
         self.epoch += 1
         self.takes_control = False
+        self.is_leaving = False
         # Not when the next one is attached: its first PING may be added before.
         self.pings = 0
         self.answered = 0
@@ -5157,6 +5187,11 @@ cdef class Slots(Answers):
             return INFINITY
         return <double>(self.oldest().due_ns - jsc_now_ns()) * 1e-9
 
+    @property
+    def is_awaited(self):
+        """Whether a publish that was added has no answer yet."""
+        return self.outstanding > 0
+
     def widen(self):
         """Acks take their time: more publishes may be under way."""
         self.width = min(self.limit, 2 * self.width)
@@ -5169,6 +5204,10 @@ cdef class Slots(Answers):
 
     cdef int admit(self, Span to, Span head, Span body) except -1:
         """Whether the outbox takes such a message now, as its `admit`."""
+        return ASK_LINK if self.outbox.is_leaving else self.readmit(to, head, body)
+
+    cdef int readmit(self, Span to, Span head, Span body) except -1:
+        """The same for a message that has a place already: its link waits for its outcome."""
         return self.outbox.admit(
             to.size + self.prefix_size + NUMBER_SIZE, head.size + body.size, True, True
         )
@@ -5907,6 +5946,11 @@ cdef class Pledges(Slots):
         return self.unsettled()
 
     @property
+    def is_awaited(self):
+        """Whether a publish that was added has no answer yet, or will be sent again."""
+        return self.unsettled() > 0
+
+    @property
     def is_full(self):
         """Whether no more may be under way now."""
         return self.unsettled() >= self.width
@@ -5961,7 +6005,8 @@ cdef class Pledges(Slots):
         block_span(pledge.block, &head)
         body.at = PyBytes_AS_STRING(pledge.data)
         body.size = PyBytes_GET_SIZE(pledge.data)
-        if self.admit(to, head, body):
+        asked = self.readmit(to, head, body) if is_again else self.admit(to, head, body)
+        if asked:
             return False
         # Other threads ran if TLS had to make the room.
         if self.reason is not None:

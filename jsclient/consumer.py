@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from threading import Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 from . import _consumer_verbs as verbs
 from ._api import Api
@@ -29,6 +29,7 @@ from .jetstream_errors import (
 )
 from .pull_options import (
     MANY,
+    ConsumeOptions,
     PullOptions,
     consume_policy,
     fetch_policy,
@@ -39,6 +40,8 @@ from .push import PushFeed
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from .config_fields import ConsumerSettings
 
 DEFAULT_ROWS = 5000  # of a batch
 # A call of a fetch, and its order.
@@ -79,7 +82,11 @@ class Consumer:
         return self._info
 
     def update(
-        self, *, pedantic: bool = False, timeout: Seconds | None = None, **fields: Any
+        self,
+        *,
+        pedantic: bool = False,
+        timeout: Seconds | None = None,
+        **fields: Unpack[ConsumerSettings],
     ) -> Consumer:
         """Changes fields of its configuration; all others stay as they are.
 
@@ -260,7 +267,7 @@ class Consumer:
             ):
                 return order
         info = self._info
-        doing = f"fetch from {self!r}"
+        doing = self._doing("fetch from")
         config = info.config
         self._check_is_pull(doing)
         limit = seconds(timeout)
@@ -341,7 +348,7 @@ class Consumer:
             stop_after=stop_after,
             on_missing=on_missing,
             awaits_ends=self._is_ack_none,
-            doing=f"consume from {self!r}",
+            doing=self._doing("read"),
         )
         fields = pull_fields(self._info.config, pull)
         inbox = PullInbox(self._courier())
@@ -362,7 +369,7 @@ class Consumer:
         *,
         workers: int = 1,
         auto_in_progress: bool = False,
-        **options: Any,
+        **options: Unpack[ConsumeOptions],
     ) -> ConsumeHandle:
         """Calls back with each message, on `workers` threads of its own.
 
@@ -444,7 +451,7 @@ class Consumer:
             on_missing=on_missing,
             default_messages=DEFAULT_ROWS,
             awaits_ends=self._is_ack_none,
-            doing=f"consume from {self!r}",
+            doing=self._doing("read"),
         )
         fields = pull_fields(self._info.config, pull)
         inbox = BatchInbox(self._courier())
@@ -528,6 +535,9 @@ class Consumer:
         if self._lanes is not fresh:
             fresh.orphan()
         return self._lanes
+
+    def _doing(self, verb: str) -> str:
+        return f"{verb} consumer {self.name!r} of stream {self.stream_name!r}"
 
     def _check_is_pull(self, doing: str) -> None:
         if self._info.config.deliver_subject:
