@@ -119,19 +119,18 @@ def test_a_drain_without_acks_loses_nothing_that_the_server_has_delivered(
         if way == "consume":
             handle = consumer.consume(
                 lambda msg: read.append(msg.metadata.stream_seq),
-                max_messages=20_000,
-                expires=1.0,
+                max_messages=10_000,
             )
             until(lambda: len(read) > 10, "it is at work")
             handle.drain(PATIENCE)
         elif way == "messages":
             # Much is under way when it ends.
-            messages = consumer.messages(20_000, expires=1.0)
+            messages = consumer.messages(20_000)
             read.append(messages.next().metadata.stream_seq)
             messages.drain(PATIENCE)
             read.extend(seqs(messages))
         else:
-            batches = consumer.batches(20_000, expires=1.0)
+            batches = consumer.batches(20_000)
             read.extend(batches.next().stream_seqs)
             batches.drain(PATIENCE)
             for batch in batches:
