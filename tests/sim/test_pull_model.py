@@ -178,6 +178,14 @@ class PullModel(RuleBasedStateMachine):
             self.server.read()
         self.go_on()
 
+    @rule(is_busy=st.booleans())
+    def server_is_busy(self, is_busy: bool) -> None:
+        """What it delivers meanwhile it sends later."""
+        self.server.is_busy = is_busy
+        if not is_busy:
+            self.server.flush()
+        self.go_on()
+
     @rule(count=st.integers(1, 10))
     def client_reads(self, count: int) -> None:
         for _ in range(min(count, len(self.server.down))):
@@ -296,8 +304,9 @@ class PullModel(RuleBasedStateMachine):
         """It ends by itself; where that is wanted the server has ended all pulls."""
         client, server = self.client, self.server
         end, asked, told = client.now + timeout, client.pulls, len(client.warnings)
+        was_parting = bool(client.parting)
         client.sync()
-        given_up = client.pings
+        given_up, wasted = client.pings, server.wasted
         client.drain(timeout)
         self.all_read()
         while not client.machine.is_ended:
@@ -310,10 +319,12 @@ class PullModel(RuleBasedStateMachine):
                 self.all_read()
         assert client.pulls == asked
         machine = client.machine
-        if client.policy.awaits_ends and client.pings > given_up:
-            is_over = 0 < client.policy.stop_after <= client.inbox.arrived
-            has_reason = is_over or machine.error or len(client.warnings) > told
-            assert has_reason or machine.is_cut_short
+        is_over = 0 < client.policy.stop_after <= client.inbox.arrived
+        has_reason = is_over or machine.error or len(client.warnings) > told
+        has_reason = has_reason or was_parting
+        if client.policy.awaits_ends and not has_reason and not machine.is_cut_short:
+            assert client.pings == given_up
+            assert server.wasted == wasted
 
     @rule(policy=consume_policies() | fetch_policies())
     @precondition(lambda self: self.client.machine.is_ended)
@@ -341,7 +352,7 @@ class PullModel(RuleBasedStateMachine):
         for number, lane in client.open.items():
             pull = waiting.get(client.replies[number])
             if pull is not None:
-                frames = [f for f in server.down if f.reply == pull.reply]
+                frames = [f for f in server.under_way if f.reply == pull.reply]
                 under_way = [f for f in frames if f.message is not None]
                 assert lane.batch - lane.messages == pull.left + len(under_way)
                 if pull.has_bytes:
@@ -353,7 +364,7 @@ class PullModel(RuleBasedStateMachine):
         client, server = self.client, self.server
         alive = {pull.reply for pull in server.pulls}
         alive |= {what.reply for what in server.up if isinstance(what, Request)}
-        alive |= {frame.reply for frame in server.down}
+        alive |= {frame.reply for frame in server.under_way}
         for number, lane in client.open.items():
             # One that brought all is seen to be over when more is asked for.
             has_all = lane.is_spent and client.inbox.threshold >= 0
@@ -430,6 +441,7 @@ class PullModel(RuleBasedStateMachine):
         client, server = self.client, self.server
         self.troubles_end()
         self.is_prompt = self.is_eager = True
+        server.is_busy = False
         server.max_waiting = 512
         for pull in server.pulls:
             pull.is_mute = False
@@ -446,7 +458,7 @@ class PullModel(RuleBasedStateMachine):
             server.redeliver(self.arrived())
             if client.machine.is_ended:
                 self.start_again(client.policy)
-            elif not (server.up or server.down or self.can_take()):
+            elif not (server.up or server.under_way or self.can_take()):
                 due = min(client.machine.deadline, server.next_event())
                 assert due < math.inf, "nobody will ever do anything"
                 self.time_passes(max(due - client.now, 0.0))
@@ -484,9 +496,10 @@ TestPullModel.settings = PROFILE
 def read_all(client: Client, server: Consumer) -> None:
     """Whatever is under way arrives, and what is answered to it."""
     pulls = client.pulls
-    while server.up or server.down:
+    while server.up or server.under_way:
         while server.up:
             server.read()
+        server.flush()
         while server.down:
             client.read()
         assert client.pulls - pulls < 100, "they run in circles"
