@@ -468,10 +468,12 @@ class Connection:
         Subscriptions and consumers get nothing new, what they hold is read to its end
         (by callbacks and by threads that iterate), consumers that JetStream's
         subscriptions have made are deleted, publishes and acks are flushed, the futures
-        of `publish_async` get their outcomes, then the connection closes.
+        of `publish_async` get their outcomes, then the connection closes. That takes
+        until the pulls of consumers without acks have ended: see `Messages.drain`.
         Raises DrainTimeoutError, with the connection closed all the same, when messages
-        were left unread for so long. Called from a callback it returns at once, since
-        that callback is among those it waits for; the event Closed tells the end.
+        were left unread for so long, or may have got lost. Called from a callback it
+        returns at once, since that callback is among those it waits for; the event
+        Closed tells the end.
         """
         deadline = monotonic() + seconds(timeout)
         loop = self._loop
@@ -503,7 +505,8 @@ class Connection:
         try:
             if not self._drain_subscriptions(deadline):
                 late = errors.DrainTimeoutError(
-                    "messages were left unread when the time for draining was over"
+                    "messages were left unread, or pulls open, when the time for "
+                    "draining was over"
                 )
                 loop.tell(events.ErrorEvent(late))
             else:
@@ -527,7 +530,8 @@ class Connection:
         """Whether everything that arrived was read before the deadline."""
         loop = self._loop
         ends = [reader.end_reading(deadline) for reader in list(loop.readers)]
-        waits = [gate for gate in ends if gate is not None]
+        read = [end() for end in ends if end is not None]
+        waits = [gate for gate in read if gate is not None]
         draining = {
             sid: entry
             for sid, entry in list(loop.entries.items())
@@ -544,7 +548,7 @@ class Connection:
         # Also of subscriptions that have ended by themselves and hold messages.
         waits += [caller.called_all for caller in list(loop.callers)]
         late = [gate for gate in waits if not loop.wait(gate, deadline)]
-        return in_time and not late
+        return in_time and not late and None not in read
 
     def close(self) -> None:
         """Closes the connection: sends what was published, wakes every waiting thread.

@@ -46,6 +46,9 @@ class Feed(Protocol):
     def stop(self) -> None:
         """Ends it; messages that were not taken are left to the server."""
 
+    def stop_asking(self, deadline: float) -> None:
+        """The first step of `drain`, which does not wait."""
+
     def drain(self, deadline: float) -> bool:
         """Ends it with everything that is under way; whether that was in time."""
 
@@ -120,21 +123,29 @@ class Messages:
         """Asks for nothing more; what is under way can still be read to its end.
 
         A server that is just sending keeps the rest for later, but not for a consumer
-        without acks: it counts what is on its way there as delivered.
+        without acks: it counts what is on its way there as delivered. Such a drain
+        waits until the last pull has ended, for up to `expires` and a moment, and
+        raises DrainTimeoutError if it is given less time: then the server may have
+        delivered to nobody. Whatever came can be read all the same.
         """
         if not self._feed.drain(monotonic() + seconds(timeout)):
-            raise errors.DrainTimeoutError("the server did not answer in time")
+            raise errors.DrainTimeoutError("the pulls did not end in time")
 
-    def end_reading(self, deadline: float) -> Gate | None:
-        """The connection is drained: a gate that opens when what came was read."""
-        if self._feed.is_ended:
+    def end_reading(self, deadline: float) -> Callable[[], Gate | None] | None:
+        """The connection is drained: see `Reader`."""
+        feed = self._feed
+        if feed.is_ended:
             return None
-        self._feed.drain(deadline)
-        return self._feed.inbox.await_empty()
+        feed.stop_asking(deadline)
+
+        def finish() -> Gate | None:
+            return feed.inbox.await_empty() if feed.drain(deadline) else None
+
+        return finish
 
     @property
     def is_active(self) -> bool:
-        """Whether it still asks for messages."""
+        """Whether messages may still come."""
         return not self._feed.is_ended
 
     @property
@@ -223,21 +234,29 @@ class Batches:
         """Asks for nothing more; what is under way can still be read to its end.
 
         A server that is just sending keeps the rest for later, but not for a consumer
-        without acks: it counts what is on its way there as delivered.
+        without acks: it counts what is on its way there as delivered. Such a drain
+        waits until the last pull has ended, for up to `expires` and a moment, and
+        raises DrainTimeoutError if it is given less time: then the server may have
+        delivered to nobody. Whatever came can be read all the same.
         """
         if not self._pulling.drain(monotonic() + seconds(timeout)):
-            raise errors.DrainTimeoutError("the server did not answer in time")
+            raise errors.DrainTimeoutError("the pulls did not end in time")
 
-    def end_reading(self, deadline: float) -> Gate | None:
-        """The connection is drained: a gate that opens when what came was read."""
-        if self._pulling.is_ended:
+    def end_reading(self, deadline: float) -> Callable[[], Gate | None] | None:
+        """The connection is drained: see `Reader`."""
+        pulling, inbox = self._pulling, self._inbox
+        if pulling.is_ended:
             return None
-        self._pulling.drain(deadline)
-        return self._inbox.await_empty()
+        pulling.stop_asking(deadline)
+
+        def finish() -> Gate | None:
+            return inbox.await_empty() if pulling.drain(deadline) else None
+
+        return finish
 
     @property
     def is_active(self) -> bool:
-        """Whether it still asks for messages."""
+        """Whether messages may still come."""
         return not self._pulling.is_ended
 
     @property
@@ -385,7 +404,11 @@ class ConsumeHandle:
         self._messages.stop()
 
     def drain(self, timeout: Seconds | None = 30.0) -> None:
-        """Asks for nothing more and waits until the callback has handled the rest."""
+        """Asks for nothing more and waits until the callback has handled the rest.
+
+        That of a consumer without acks waits for the end of its pulls, too: see
+        `Messages.drain`.
+        """
         deadline = monotonic() + seconds(timeout)
         self._messages.drain(deadline - monotonic())
         if not self.is_calling_here:

@@ -254,13 +254,13 @@ class OrderedPushSubscription:
         self._source.discard(reading.name)
         return in_time
 
-    def end_reading(self, deadline: float) -> Gate | None:
-        """The connection is drained: a gate that opens when what came was read."""
+    def end_reading(self, deadline: float) -> Callable[[], Gate | None] | None:
+        """The connection is drained: see `Reader`."""
         reading = self._messages.reading
         if not self.is_active or reading is None:
             return None
         self._finish(deadline)
-        return reading.inbox.await_empty()
+        return reading.inbox.await_empty
 
     def __enter__(self) -> Self:
         return self

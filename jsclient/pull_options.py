@@ -13,6 +13,8 @@ from .errors import InvalidArgumentError
 
 DEFAULT_MESSAGES = 500
 LEAST_HEARTBEAT = 0.1  # of a fetch
+# Of a pull whose end a drain waits for, by default: less than the 5 seconds of a drain.
+SHORT_LIFE = 4.0
 
 __all__ = [
     "MANY",
@@ -114,11 +116,13 @@ def consume_policy(
     on_missing: str = "raise",
     default_messages: int = DEFAULT_MESSAGES,
     default_heartbeat: float = 30.0,
+    awaits_ends: bool = False,
     doing: str,
 ) -> Policy:
     """Checks the options of an endless pull against the consumer's limits.
 
-    What is not given is as large as the limits allow.
+    What is not given is as large as the limits allow. Who `awaits_ends` of pulls to
+    drain has shorter ones by default.
     """
     if max_messages is not None and max_bytes is not None:
         raise InvalidArgumentError("give max_messages or max_bytes, not both")
@@ -128,6 +132,9 @@ def consume_policy(
         )
     longest = seconds(limits.max_expires or None, "max_expires")
     usual = min(30.0, longest, _pin_limit(limits))
+    if awaits_ends:
+        beats = 2 * seconds(idle_heartbeat or 0, "idle_heartbeat")
+        usual = min(usual, max(SHORT_LIFE, beats))
     life = usual if expires is None else seconds(expires, "expires")
     least = min(1.0, usual)
     if not least <= life < math.inf:
@@ -181,6 +188,7 @@ def consume_policy(
         stop_after=0 if stop_after is None else count(stop_after, "stop_after"),
         batch_limit=batch_limit,
         is_patient=on_missing == "wait",
+        awaits_ends=awaits_ends,
         doing=doing,
     )
 

@@ -357,6 +357,9 @@ class PushFeed:
         """Statuses that are errors are told as events, not raised for who reads."""
         self._sub._pushing.on_error = self._sub._pushing.on_warning
 
+    def stop_asking(self, deadline: float) -> None:
+        """It asks for nothing."""
+
     def drain(self, deadline: float) -> bool:
         """Ends it with everything that is under way; whether that was in time."""
         try:

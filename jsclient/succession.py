@@ -427,10 +427,9 @@ class OrderedMessages:
         """The same as `stop`: what was not read is read the next time."""
         self.stop()
 
-    def end_reading(self, deadline: float) -> Gate | None:
+    def end_reading(self, deadline: float) -> None:
         """The connection is drained; what was not read stays in the stream."""
         self.stop()
-        return None
 
     @property
     def is_active(self) -> bool:

@@ -8,8 +8,12 @@ and asks when owed + held has fallen to the threshold.
 A pull ends by the first of: all of its messages came; all of its bytes came (the server
 says nothing then); a status; silence for two heartbeats; its time was over and no
 status came; the link was lost. Whatever ends it, exactly what the ledger still holds
-for it is released: the pending counts of a status are not needed for that. What an
-ended pull brings nevertheless is held like everything else.
+for it is released: the pending counts of a status are not needed for that.
+
+A pull that ended without a word of the server may have messages under way. So it is
+*parting* until the server has heard that nobody listens, which takes a PONG: it stays
+owed as long, and what it brings is held like everything else. So limits are kept to the
+byte, and nothing that comes has to be dropped, although pulls get lost.
 
 Silence is judged only while a pull is open, and by what arrived, not by what was
 handled.
@@ -20,9 +24,14 @@ first for what is there (`no_wait_first`, ADR-13): if that is something it is co
 else it asks again and waits. While nobody answers for the consumer it asks again too: a
 new one, or one between two leaders, is there in a moment.
 One that consumes goes on until it is stopped or hopeless. After a refusal it pauses,
-longer each time, until a message or a heartbeat comes.
+longer each time, until a message or a heartbeat comes. One that is drained asks for
+nothing more and ends when nothing more can come. Its open pulls are given up at once,
+if the server delivers again what it sends in vain. Where it does not they live to their
+end, which only the server can tell: it counts a message as delivered before it sends
+it, and may drop it when nobody listens any more.
 
-States: *idle* until `started`, then *running*; *ended* once, with an error or without.
+States: *idle* until `started`, then *running*, perhaps *draining*; *ended* once, with
+an error or without.
 Data and `now` come in. `brought`, `holds` and `heard` tell what came, in this order,
 before any other input; whatever follows from it does so with that input. Outputs are
 taken: requests, ends of pulls, warnings.
@@ -162,6 +171,7 @@ class Conversation:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.open: dict[int, Pull] = {}
+        self._parting: dict[int, Pull] = {}  # given up; the server may not know it yet
         self.held_messages = 0
         self.held_bytes = 0
         self.arrived = 0  # messages since the beginning
@@ -170,7 +180,9 @@ class Conversation:
         self.is_unanswered = True  # nothing whatever came from the server
         self.error: Error | None = None
         self._is_linked = False
+        self.is_cut_short = False  # drained, but pulls were given up before their end
         self._is_stopped = False
+        self._part_at: float | None = None  # when a drain gives up open pulls
         self._is_waiting = not policy.no_wait_first
         self._finish_at = math.inf  # of a fetch
         self._absence: PullError | None = None  # that a fetch tries to outlast
@@ -180,7 +192,7 @@ class Conversation:
         self._ask_at = -math.inf  # not before
         self._pause = FIRST_PAUSE
         self._last_pull = 0
-        self._past_bytes = 0  # that ended pulls have brought
+        self._past_bytes = 0  # that pulls have brought of which nothing more comes
         self._needs_all_room = False  # the next message is larger than what was left
         self._told_size = False
         self._output: list[Output] = []
@@ -189,17 +201,21 @@ class Conversation:
 
     @property
     def owed_messages(self) -> int:
-        """Messages that open pulls may still bring."""
+        """Messages that pulls may still bring."""
         owed = 0
         for pull in self.open.values():
+            owed += pull.owed_messages
+        for pull in self._parting.values():
             owed += pull.owed_messages
         return owed
 
     @property
     def owed_bytes(self) -> int:
-        """Bytes that open pulls may still bring."""
+        """Bytes that pulls may still bring."""
         owed = 0
         for pull in self.open.values():
+            owed += pull.owed_bytes
+        for pull in self._parting.values():
             owed += pull.owed_bytes
         return owed
 
@@ -207,11 +223,11 @@ class Conversation:
 
     def brought(self, pull: int, messages: int, bytes_: int) -> None:
         """So much came of a pull in all."""
-        known = self.open.get(pull)
+        known = self.open.get(pull) or self._parting.get(pull)
         if known is not None:
             known.messages = messages
             known.bytes = bytes_
-            if known.is_spent:
+            if known.is_spent and pull in self.open:
                 # At most the server says so, and that is not needed.
                 self._close(pull, is_certain=True)
 
@@ -246,6 +262,7 @@ class Conversation:
     def linked(self, now: float) -> None:
         """There is a new link: whatever was open on the old one is gone."""
         self._lose_all()
+        self._forget_parting()
         self._is_linked = True
         self._ask_at = -math.inf
         self._pause = FIRST_PAUSE
@@ -254,10 +271,21 @@ class Conversation:
     def unlinked(self, now: float) -> None:
         """The link is gone, and every pull with it. That ends only a fragile one."""
         self._lose_all()
+        self._forget_parting()
         self._is_linked = False
         self._settle(now)
         if self.policy.is_fragile:
             self._end(self._problem(LostPullError, "the link was lost"))
+
+    def parted(self, pull: int, now: float) -> None:
+        """The server has heard that a pull is over: nothing more can come of it."""
+        known = self._parting.get(pull)
+        if known is not None:
+            self._past_bytes += known.bytes
+            del self._parting[pull]
+            if not self.is_ended:
+                self._was_trial(known)
+        self._settle(now)
 
     def status(self, pull: int, code: int, description: str, now: float) -> None:
         """A status other than a heartbeat came for a pull."""
@@ -306,11 +334,14 @@ class Conversation:
         """The user wants nothing more."""
         self._end(self._deletion)
 
-    def drained(self) -> None:
-        """The user wants no further pulls, but what open ones brought."""
+    def drained(self, now: float, part_at: float = math.inf) -> None:
+        """The user wants no further pulls, but what open ones bring.
+
+        If they live to their end they do so until `part_at` at the most.
+        """
         self._is_stopped = True
-        self._lose_all()
-        self._set_deadline()
+        self._part_at = part_at if self.policy.awaits_ends else -math.inf
+        self._settle(now)
 
     def take_output(self) -> list[Output]:
         """What is to be done, once."""
@@ -334,7 +365,8 @@ class Conversation:
             self._end(error)
         elif verdict is Verdict.GONE:
             # A deleted stream says the same: whoever is asked in time knows better.
-            self.drained()
+            self._is_stopped = True
+            self._lose_all()
             self._deletion = error
             self._finish_at = min(self._finish_at, now + ENQUIRY)
             self._output.append(Signal.LOOK_UP)
@@ -442,6 +474,13 @@ class Conversation:
         if now >= self._finish_at:
             self._end(self._deletion or self._absence)
             return
+        if self._part_at is not None:
+            if now >= self._part_at and self.open:
+                self.is_cut_short = self.policy.awaits_ends
+                self._lose_all()
+            if not self.open and not self._parting:
+                self._end(self._deletion)
+                return
         if self._is_asking and now >= self._ask_at:
             self._ask_at = -math.inf
             batch, max_bytes = self._room()
@@ -456,7 +495,15 @@ class Conversation:
             return 0 < policy.stop_after <= self.arrived
         if self.arrived >= policy.max_messages:
             return True
-        return policy.counts_bytes and self._past_bytes >= policy.max_bytes
+        return policy.counts_bytes and self._came_bytes >= policy.max_bytes
+
+    @property
+    def _came_bytes(self) -> int:
+        """Bytes that pulls have brought, other than those that are open."""
+        came = self._past_bytes
+        for pull in self._parting.values():
+            came += pull.bytes
+        return came
 
     @property
     def refill_at(self) -> int:
@@ -480,7 +527,8 @@ class Conversation:
         """Whether it may ask, and so little is in view that more is due."""
         policy = self.policy
         if policy.is_fetch:
-            return self._is_linked and not self._is_stopped and not self.open
+            is_free = not self.open and not self._parting
+            return is_free and self._is_linked and not self._is_stopped
         if policy.counts_bytes:
             in_view = self.owed_bytes + self.held_bytes
         else:
@@ -494,7 +542,7 @@ class Conversation:
         if policy.is_fetch:
             batch = policy.max_messages - self.arrived
             if policy.counts_bytes:
-                max_bytes = policy.max_bytes - self._past_bytes
+                max_bytes = policy.max_bytes - self._came_bytes
         elif policy.counts_bytes:
             batch = MANY
             max_bytes = policy.max_bytes - self.owed_bytes - self.held_bytes
@@ -533,7 +581,10 @@ class Conversation:
 
     def _close(self, pull: int, *, is_certain: bool) -> None:
         close = Close(pull, is_certain)
-        self._past_bytes += self.open[pull].bytes
+        if is_certain:
+            self._past_bytes += self.open[pull].bytes
+        else:
+            self._parting[pull] = self.open[pull]
         del self.open[pull]
         self._output.append(close)
 
@@ -541,9 +592,15 @@ class Conversation:
         for pull in list(self.open):
             self._close(pull, is_certain=False)
 
+    def _forget_parting(self) -> None:
+        """Nothing comes of them any more, or nobody counts it."""
+        self._past_bytes = self._came_bytes
+        self._parting = {}
+
     def _end(self, error: Error | None) -> None:
         if not self.is_ended:
             self._lose_all()
+            self._forget_parting()
             self.is_ended = True
             self.error = error
             self.deadline = math.inf
@@ -560,6 +617,8 @@ class Conversation:
         if self.is_ended:
             return
         due = min(self._finish_at, self._silent_at)
+        if self._part_at is not None and self.open:
+            due = min(due, self._part_at)
         for pull in self.open.values():
             due = min(due, pull.lost_at)
         if self._ask_at > -math.inf and self._is_asking:

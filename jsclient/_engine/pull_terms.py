@@ -29,6 +29,8 @@ class Policy(NamedTuple):
     expires_limit: float = math.inf  # a fetch that waits longer asks again
     is_patient: bool = False  # waits for another consumer when its own is deleted
     is_fragile: bool = False  # trouble that is otherwise overcome ends it
+    # The server delivers nothing again: who drains waits for the ends of pulls.
+    awaits_ends: bool = False
     doing: str = "pull messages"
 
     @property

@@ -31,6 +31,9 @@ from ..jetstream_errors import PullError
 from .leftovers import Leftovers
 from .loop import Loop
 
+# How long before the end of its time a drain gives up pulls that still live.
+PARTING = 0.5
+
 
 class Lanes:
     """The subscriptions on which the pulls of one consumer are answered."""
@@ -221,7 +224,7 @@ class Pulling:
         self._asked: object = None  # last, as `_body` says it; most pulls are alike
         self._body = b""
         self._open: dict[int, Lane] = {}
-        self._parted: list[tuple[Lane, Gate | None]] = []
+        self._parting: dict[int, Lane] = {}  # given up; messages may be under way
         self._to_do: deque[Output] = deque()
         self._heard = 0
         self.is_settled = False  # all that can come of its pulls has come
@@ -316,25 +319,29 @@ class Pulling:
     def tell_errors(self) -> None:
         """That is how it is: errors that do not end it are told as events."""
 
-    def drain(self, deadline: float) -> bool:
-        """Ends it with everything that is under way; whether that was in time."""
-        fences: list[Gate] = []
+    def stop_asking(self, deadline: float) -> None:
+        """Begins to drain it, which is to be over by the deadline."""
 
         def begin() -> None:
-            if self.is_ended:
-                return
-            self._machine.drained()
+            now = monotonic()
+            # The server is to hear of it in time that pulls are given up.
+            part_at = deadline - min(PARTING, 0.1 * max(deadline - now, 0.0))
+            self._sync(now)
+            self._machine.drained(now, part_at)
             self._act()
-            fences.extend(fence for _, fence in self._parted if fence is not None)
 
         self._loop.call(begin)
-        in_time = all(self._loop.wait(fence, deadline) for fence in fences)
+
+    def drain(self, deadline: float) -> bool:
+        """Ends it with everything that is under way; whether that was in time."""
+        self.stop_asking(deadline)
+        in_time = self._loop.wait(self.over, deadline)
         self.stop()
-        return in_time
+        return in_time and not self._machine.is_cut_short
 
     def settle(self, deadline: float) -> None:
         """Waits for what the server sent before it heard that the pull is over."""
-        if self._parted and monotonic() < deadline:
+        if self._parting and monotonic() < deadline:
             with contextlib.suppress(errors.ConnectionError):
                 self.is_settled = self._loop.wait(self._loop.fence(), deadline)
 
@@ -390,6 +397,8 @@ class Pulling:
         self._sync(now)
         self._machine.unlinked(now)
         self._act()
+        self._release_parting()
+        self._parting.clear()
 
     def closed(self, error: errors.Error) -> None:
         """The connection is closed: readers are told at once.
@@ -414,8 +423,9 @@ class Pulling:
     def _sync(self, now: float) -> None:
         """Tells the machine what has come meanwhile."""
         inbox, machine = self.inbox, self._machine
-        for pull, lane in self._open.items():
-            machine.brought(pull, lane.messages, lane.bytes)
+        for lanes in (self._open, self._parting):
+            for pull, lane in lanes.items():
+                machine.brought(pull, lane.messages, lane.bytes)
         machine.holds(inbox.count, inbox.bytes, inbox.arrived)
         if inbox.heard != self._heard:
             self._heard = inbox.heard
@@ -437,8 +447,10 @@ class Pulling:
         self.deadline = -math.inf
         self._to_do.extend(self._machine.take_output())
         while self._to_do:
-            self._do(self._to_do[0])
-            if self._to_do:
+            first = self._to_do[0]
+            self._do(first)
+            # What it led to may have put it away already.
+            if self._to_do and self._to_do[0] is first:
                 self._to_do.popleft()
         self.deadline = self._machine.deadline
         self.inbox.threshold = self._machine.refill_at
@@ -452,7 +464,7 @@ class Pulling:
                 if lane is not None and is_certain:
                     self._lanes.pool.give_back(lane)
                 elif lane is not None:
-                    self._part(lane)
+                    self._part(pull, lane)
                 self._open.pop(pull, None)
             case Warn(error):
                 if self._on_warning is not None:
@@ -465,24 +477,33 @@ class Pulling:
             case Signal.ENDED:
                 self._leave()
 
-    def _part(self, lane: Lane) -> None:
+    def _part(self, pull: int, lane: Lane) -> None:
         """What the server sent before it hears of the end is still taken."""
-        self._parted = [
-            (parted, fence)
-            for parted, fence in self._parted
-            if fence is None or not self._drop_behind(parted, fence)
-        ]
-        self._lanes.part(lane)
+        self._parting[pull] = lane
+        self._loop.stop_interest(lane.sid)
         # At the end of a conversation all are dropped at once.
-        self._parted.append((lane, None if self.is_ended else self._loop.fence()))
+        if not self.is_ended:
+            self._loop.fence(lambda: self._parted(pull))
 
-    def _drop_behind(self, lane: Lane, fence: Gate) -> bool:
-        if fence.is_open:
+    def _parted(self, pull: int) -> None:
+        """The server has heard of it. All of this may be repeated."""
+        lane = self._parting.get(pull)
+        if lane is not None:
+            now = monotonic()
+            self._sync(now)
             self._lanes.drop(lane)
-        return fence.is_open
+            self._machine.parted(pull, now)
+            self._act()
+            self._parting.pop(pull, None)
+
+    def _release_parting(self) -> None:
+        """Nothing of them is owed any more."""
+        for lane in list(self._parting.values()):
+            lane.close()
 
     def _leave(self) -> None:
         loop = self._loop
+        self._release_parting()
         if self in loop.machines:
             loop.machines.remove(self)
         if self in loop.watchers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from .. import errors
@@ -55,8 +56,12 @@ class Caller(Protocol):
 class Reader(Protocol):
     """An iteration over a consumer's messages, which asks for them by itself."""
 
-    def end_reading(self, deadline: float) -> Gate | None:
-        """Asks for nothing more; the gate, if any, opens when what came was read."""
+    def end_reading(self, deadline: float) -> Callable[[], Gate | None] | None:
+        """Asks for nothing more, without waiting for what is under way.
+
+        What is returned, if anything, waits; its gate opens when what came was read.
+        There is none if not everything came in time.
+        """
 
 
 class Publisher(Protocol):

@@ -202,6 +202,43 @@ def test_acks_may_go_to_subjects_of_another_name() -> None:
                 ours.jetstream(ack_prefix=wrong)
 
 
+BLIND = """
+  A { jetstream: enabled, users: [{user: a, password: a}], exports: [
+    {service: "$JS.API.CONSUMER.MSG.NEXT.>", response: stream},
+    {service: "$JS.ACK.>"} ] }
+  B { users: [{user: b, password: b}], imports: [
+    {service: {account: A, subject: "$JS.API.CONSUMER.MSG.NEXT.>"}},
+    {service: {account: A, subject: "$JS.ACK.>"}} ] }
+"""
+
+
+@pytest.mark.parametrize("policy", ["none", "explicit"])
+def test_who_cannot_know_the_ack_policy_sends_acks_and_is_told_if_nobody_takes_them(
+    policy: str,
+) -> None:
+    with (
+        run(jetstream=True, accounts=BLIND) as server,
+        jsclient.connect(server.url, user="a", password="a") as theirs,
+        jsclient.connect(server.url, user="b", password="b") as ours,
+    ):
+        js = theirs.jetstream()
+        stream_of(js)
+        fill(js, 1)
+        consumer = js.create_consumer("S", name="C", ack_policy=policy)
+        # The consumer cannot be looked up, but pulled from.
+        sub = ours.jetstream(timeout=1.0).pull_subscribe(stream="S", consumer="C")
+        msg = sub.next(PATIENCE)
+        assert msg.metadata.stream_seq == 1
+        if policy == "none":
+            begun = time.monotonic()
+            with pytest.raises(jsclient.NoRespondersError):
+                msg.ack_sync(600.0)
+            assert time.monotonic() - begun < PATIENCE
+        else:
+            msg.ack_sync(PATIENCE)
+            assert consumer.info().ack_floor.stream_seq == 1
+
+
 def test_acks_ride_with_what_is_sent_anyway(js: JetStream, stream: Stream) -> None:
     fill(js, 2000)
     consumer = stream.create_consumer(name="C", max_ack_pending=-1)

@@ -371,16 +371,20 @@ def test_workers_share_the_messages_of_a_consume(
 def test_many_consumes_on_one_connection_do_not_disturb_each_other(
     client: JetStream, stream: Stream
 ) -> None:
-    fill(client, 500)
-    consumers = [stream.create_consumer(name=f"C{number}") for number in range(8)]
+    fill(client, 1000)
+    consumers = [stream.create_consumer(name=f"C{number}") for number in range(10)]
     all_handled = [Handled() for _ in consumers]
     handles = [
         consumer.consume(handled, max_messages=100)
         for consumer, handled in zip(consumers, all_handled, strict=True)
     ]
     for handled in all_handled:
-        until(lambda: len(handled.seqs) >= 500, "all came")  # noqa: B023
-        assert handled.seqs == list(range(1, 501))
+        while len(handled.seqs) < 1000:
+            for handle in handles:
+                inbox = handle._messages._feed.inbox  # type: ignore[attr-defined]
+                assert inbox.owed + inbox.count <= 100
+            time.sleep(0.005)
+        assert handled.seqs == list(range(1, 1001))
         assert len(handled.threads) == 1
     for handle in handles:
         handle.stop()

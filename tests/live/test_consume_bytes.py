@@ -268,21 +268,24 @@ def test_a_message_that_can_never_come_is_told_once_and_asked_for_rarely(
 # Other replies ------------------------------------------------------------------------
 
 
-def test_longer_ack_subjects_with_a_domain_count_as_well() -> None:
+@pytest.mark.parametrize("domain", [None, "hub"])
+def test_longer_ack_subjects_count_as_well(domain: str | None) -> None:
     flags = "feature_flags { js_ack_fc_v2: true }"
+    jetstream = {} if domain is None else {"domain": domain}
     with (
-        run(jetstream={"domain": "hub"}, config=flags) as server,
+        run(jetstream=jetstream or True, config=flags) as server,
         jsclient.connect(server.url) as nc,
         jsclient.connect(server.url) as other,
     ):
         spy = Spy(other)
-        js = nc.jetstream(domain="hub")
+        js = nc.jetstream(domain=domain)
         stream = stream_of(js)
         variety(js)
         assert_equal(stream, spy, 5)
         msg = stream.create_consumer(name="D").next()
-        assert (msg.reply or "").startswith("$JS.ACK.hub.")
-        assert msg.metadata.domain == "hub"
+        assert (msg.reply or "").startswith(f"$JS.ACK.{domain or '_'}.")
+        assert msg.metadata.domain == domain
+        assert (msg.metadata.stream, msg.metadata.consumer) == ("S", "D")
         # It is accepted as it came.
         msg.ack_sync()
         assert stream.consumer("D").info().num_ack_pending == 0

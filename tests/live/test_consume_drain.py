@@ -88,8 +88,8 @@ def test_an_iteration_of_a_drained_connection_ends_with_what_was_at_hand(
         theirs = nc.jetstream().consumer("S", "C")
 
         def iterate() -> None:
-            pieces = theirs.messages(20) if way == "messages" else theirs.batches(20)
-            for piece in pieces:
+            reading = theirs.messages if way == "messages" else theirs.batches
+            for piece in reading(20, expires=1.0):
                 read.extend([piece] if isinstance(piece, Msg) else piece)
                 begun.set()
                 assert go_on.wait(PATIENCE)
@@ -103,6 +103,41 @@ def test_an_iteration_of_a_drained_connection_ends_with_what_was_at_hand(
         assert not thread.is_alive()
     delivered = js.consumer("S", "C").cached_info.delivered.stream_seq
     assert seqs(read) == list(range(1, delivered + 1))
+
+
+@pytest.mark.parametrize("way", ["messages", "batches", "consume"])
+def test_a_drain_without_acks_loses_nothing_that_the_server_has_delivered(
+    js: JetStream, way: str
+) -> None:
+    stream = stream_of(js)
+    fill(js, 20_000)
+    read: list[int] = []
+    expected = 0
+    for round_ in range(3):
+        consumer = stream.create_consumer(name=f"C{round_}", ack_policy="none")
+        read.clear()
+        if way == "consume":
+            handle = consumer.consume(
+                lambda msg: read.append(msg.metadata.stream_seq),
+                max_messages=10_000,
+            )
+            until(lambda: len(read) > 10, "it is at work")
+            handle.drain(PATIENCE)
+        elif way == "messages":
+            # Much is under way when it ends.
+            messages = consumer.messages(20_000)
+            read.append(messages.next().metadata.stream_seq)
+            messages.drain(PATIENCE)
+            read.extend(seqs(messages))
+        else:
+            batches = consumer.batches(20_000)
+            read.extend(batches.next().stream_seqs)
+            batches.drain(PATIENCE)
+            for batch in batches:
+                read.extend(batch.stream_seqs)
+        expected = consumer.info().delivered.stream_seq
+        assert read == list(range(1, expected + 1))
+    assert expected > 100
 
 
 def test_messages_that_nobody_reads_are_told_when_the_connection_is_drained(

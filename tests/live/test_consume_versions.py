@@ -44,9 +44,10 @@ def test_all_ways_to_read_work(js: JetStream, old: Server, told: Events) -> None
     consumer = stream.create_consumer(durable_name="C", max_waiting=1)
     fill(js, 1)
     begun = time.monotonic()
-    batch = consumer.fetch_no_wait(5)
+    # The server says that there is no more: nobody waits for the time to pass.
+    batch = consumer.fetch_no_wait(5, timeout=600.0)
     assert (seqs(batch), batch.error) == ([1], None)
-    assert len(consumer.fetch_no_wait(5)) == 0
+    assert len(consumer.fetch_no_wait(5, timeout=600.0)) == 0
     assert time.monotonic() - begun < PATIENCE
     assert len(consumer.fetch(5, timeout=0.2)) == 0
     fill(js, 60)
@@ -64,9 +65,9 @@ def test_all_ways_to_read_work(js: JetStream, old: Server, told: Events) -> None
         until(lambda: consumer.info().num_waiting == 1, "the place is taken")
         ours = consumer.messages(expires=1.0, idle_heartbeat=0.5)
         error = told.wait(events.ConsumerWarning).error
-        assert isinstance(
-            error, failures.PullLimitError | failures.MissedHeartbeatError
-        )
+        is_told = js._connection.server_info.version_tuple < (2, 11, 5)
+        kind = failures.PullLimitError if is_told else failures.MissedHeartbeatError
+        assert isinstance(error, kind)
         theirs.stop()
         nc.flush()
     with ours:
@@ -85,7 +86,11 @@ def test_a_paused_consumer_is_not_waited_for(js: JetStream, old: Server) -> None
     consumer = stream_of(js).create_consumer(name="C")
     fill(js, 1)
     consumer.pause(datetime.now(timezone.utc) + timedelta(minutes=5))
-    batch = consumer.fetch_no_wait(5, timeout=0.5)
+    # Only some of them answer such a pull.
+    is_silent = old.version == "2.12.1"
+    begun = time.monotonic()
+    batch = consumer.fetch_no_wait(5, timeout=0.5 if is_silent else 600.0)
     assert (len(batch), batch.error) == (0, None)
+    assert time.monotonic() - begun < PATIENCE
     consumer.resume()
     assert seqs([consumer.next(PATIENCE)]) == [1]

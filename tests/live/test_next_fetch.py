@@ -231,7 +231,7 @@ def test_a_paused_consumer_has_nothing_now(js: JetStream, stream: Stream) -> Non
     consumer = stream.create_consumer(name="paused")
     consumer.pause(datetime.now(timezone.utc) + timedelta(seconds=60))
     begun = time.monotonic()
-    assert len(consumer.fetch_no_wait(5)) == 0
+    assert len(consumer.fetch_no_wait(5, timeout=600.0)) == 0
     assert time.monotonic() - begun < PATIENCE
     consumer.resume()
     assert len(consumer.fetch_no_wait(5)) == 3
@@ -298,8 +298,9 @@ def test_a_fetch_is_longer_than_the_consumer_allows_a_pull_to_be(
     readers: list[Callable[[], object]] = [
         lambda: consumer.next(timeout=PATIENCE),
         lambda: consumer.fetch(1, timeout=PATIENCE),
-        lambda: consumer.fetch_bytes(1000, timeout=PATIENCE),
-        lambda: consumer.fetch_batch(1, timeout=PATIENCE, idle_heartbeat=0.1),
+        # It waits for more bytes until its time is over.
+        lambda: consumer.fetch_bytes(1000, timeout=2.0),
+        lambda: consumer.fetch_batch(1, timeout=PATIENCE),
         lambda: js.pull_subscribe(stream="S", consumer="brief").next(PATIENCE),
         lambda: first_of(consumer.messages()),
         lambda: first_of(consumer.batches()),

@@ -6,6 +6,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 
@@ -187,6 +188,86 @@ def test_a_drain_of_a_consume_returns_when_the_callback_has_handled_all() -> Non
         handle.wait(0.0)
         scene.heard()
         assert len(desk.acks) == 7
+
+
+@pytest.mark.parametrize("way", ["messages", "batches", "consume", "connection"])
+def test_without_acks_a_drain_listens_until_the_server_has_ended_its_pulls(
+    way: str,
+) -> None:
+    desk = Desk(Counter(seven), config={"ack_policy": "none"})
+    handled: list[bytes] = []
+    with consuming(desk) as scene:
+        consumer = scene.consumer
+        reading: Any
+        if way == "consume":
+            reading = consumer.consume(
+                lambda msg: handled.append(msg.data), expires=TIMEOUT
+            )
+        else:
+            begin = consumer.batches if way == "batches" else consumer.messages
+            reading = begin(expires=TIMEOUT)
+        pull = desk.wait_pull()
+        desk.cues["more"] = lambda: [pull.message(8, b"8")]
+        desk.cues["end"] = lambda: [
+            pull.message(9, b"9"),
+            pull.pending("408 Request Timeout", 1),
+        ]
+        if way == "connection":
+            reader = Blocked(lambda: handled.extend(msg.data for msg in reading))
+            draining = Blocked(lambda: scene.nc.drain(TIMEOUT))
+        else:
+            draining = Blocked(lambda: reading.drain(TIMEOUT))
+        while reading.is_active and not consumer_is_stopped(reading):
+            time.sleep(0.005)
+        scene.cue("more")
+        # The connection takes no more publishes in the end, but still these.
+        scene.cue("end")
+        assert draining.outcome() is None
+        if way == "connection":
+            reader.outcome()
+        elif way == "messages":
+            handled.extend(msg.data for msg in reading)
+        elif way == "batches":
+            handled.extend(msg.data for batch in reading for msg in batch)
+        assert handled == [b"%d" % number for number in range(1, 10)]
+        assert len(desk.pulls) == 1
+        # The pull has ended by itself: there was nothing to take back.
+        if way != "connection":
+            assert b"UNSUB" not in lane_frames(scene)
+
+
+def consumer_is_stopped(reading: Any) -> bool:
+    """Whether the drain of what reads a consumer has begun."""
+    reading = getattr(reading, "_messages", reading)
+    pulling = getattr(reading, "_feed", None) or reading._pulling
+    return bool(pulling._machine._is_stopped)
+
+
+def test_without_acks_a_drain_says_when_its_time_was_too_short() -> None:
+    desk = Desk(Counter(seven), config={"ack_policy": "none"})
+    with consuming(desk) as scene:
+        messages = scene.consumer.messages(10)
+        pull = desk.wait_pull()
+        scene.heard()
+        desk.on_ping = lambda: [pull.message(8, b"8")]
+        with pytest.raises(jsclient.DrainTimeoutError):
+            messages.drain(0.5)
+        # What came until the server heard of it, mostly in time, can be read.
+        read = [msg.data for msg in messages]
+        assert read[:7] == [b"%d" % number for number in range(1, 8)]
+        assert lane_frames(scene)[-2:] == [b"UNSUB", b"PING"]
+        assert not messages.is_active
+
+
+def test_a_connection_says_when_it_had_too_little_time_to_drain_without_acks() -> None:
+    desk = Desk(Counter(seven), config={"ack_policy": "none"})
+    handled: list[bytes] = []
+    with consuming(desk) as scene:
+        scene.consumer.consume(lambda msg: handled.append(msg.data))
+        while len(handled) < 7:
+            time.sleep(0.005)
+        with pytest.raises(jsclient.DrainTimeoutError):
+            scene.nc.drain(0.3)
 
 
 def test_a_drain_without_an_answer_says_so_and_has_ended_all_the_same() -> None:

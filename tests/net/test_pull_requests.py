@@ -521,6 +521,26 @@ def test_a_consume_whose_pull_is_lost_warns_and_asks_again() -> None:
         assert [pull.body["batch"] for pull in desk.pulls] == [10, 10]
 
 
+def test_what_a_lost_pull_brings_nevertheless_is_read_and_counts() -> None:
+    desk = Desk(Counter(nothing, lambda pull: [pull.message(3)]))
+    late = [1, 2]
+
+    def before_pong() -> Iterable[bytes]:
+        while desk.pulls and late:
+            yield desk.pulls[0].message(late.pop(0))
+
+    desk.on_ping = before_pong
+    with (
+        consuming(desk) as scene,
+        scene.consumer.messages(10, expires=1, idle_heartbeat=0.5) as read,
+    ):
+        desk.wait_pull(2)
+        got = [read.next(TIMEOUT).metadata.stream_seq for _ in range(3)]
+        assert got == [1, 2, 3]
+        # It was asked for no more than fits beside what came.
+        assert [pull.body["batch"] for pull in desk.pulls][:2] == [10, 8]
+
+
 def test_what_is_left_of_lost_pulls_does_not_pile_up() -> None:
     desk = Desk()
     with (

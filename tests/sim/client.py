@@ -36,8 +36,6 @@ class Client:
         self.pulls = 0
         self.pings = 0
         self.pongs = 0
-        self.strays = 0
-        self.late_bytes = 0  # of messages whose pull was given up before they came
         self.parser = Parser(self.routes, 1 << 20)
 
     def start(self, policy: Policy, timeout: float = math.inf) -> None:
@@ -52,7 +50,7 @@ class Client:
         self.open: dict[int, Lane] = {}
         self.asks: dict[int, Ask] = {}
         self.replies: dict[int, str] = {}
-        self.parted: list[tuple[Lane, int]] = []
+        self.parting: dict[int, tuple[Lane, int]] = {}
         self.heard = 0
         self.warnings: list[PullError] = []
         self.ends = 0
@@ -72,11 +70,7 @@ class Client:
             self.pongs = frame.pong
             self.sweep()
             return
-        if frame.reply not in {self.replies[pull] for pull in self.open}:
-            self.late_bytes += frame.size
-        before = self.parser.unrouted + self.inbox.dropped
         self.parser.feed(frame.wire)
-        self.strays += self.parser.unrouted + self.inbox.dropped - before
         while self.parser.notices:
             lane = self.parser.notices[0]
             assert isinstance(lane, Lane)
@@ -109,10 +103,12 @@ class Client:
             self.routes.remove(lane.sid)
         self.free.clear()
         self.users.clear()
-        self.parted.clear()
         self.epoch += 1
         self.parser = Parser(self.routes, 1 << 20)
         self.sync()
+        for lane, _ in self.parting.values():
+            lane.retire()
+        self.parting.clear()
         self.machine.unlinked(self.now)
         self.act()
 
@@ -143,14 +139,17 @@ class Client:
         self.machine.stopped()
         self.act()
 
-    def drain(self) -> None:
-        self.machine.drained()
+    def drain(self, timeout: float) -> None:
+        self.sync()
+        self.machine.drained(self.now, self.now + timeout)
         self.act()
 
     # What the machine wants
 
     def sync(self) -> None:
         for pull, lane in self.open.items():
+            self.machine.brought(pull, lane.messages, lane.bytes)
+        for pull, (lane, _) in self.parting.items():
             self.machine.brought(pull, lane.messages, lane.bytes)
         inbox = self.inbox
         self.machine.holds(inbox.count, inbox.bytes, inbox.arrived)
@@ -164,11 +163,13 @@ class Client:
                 case Ask():
                     self.ask(output)
                 case Close(pull, is_certain):
-                    self.close(self.open.pop(pull), is_certain)
+                    self.close(pull, self.open.pop(pull), is_certain)
                 case Warn(error):
                     self.warnings.append(error)
                 case Signal.ENDED:
                     self.ends += 1
+                    for lane, _ in self.parting.values():
+                        lane.close()
                     self.inbox.end(self.machine.error)
                 case Signal():
                     pass
@@ -212,7 +213,7 @@ class Client:
         if policy.is_fetch:
             assert machine.owed_messages + inbox.arrived <= policy.max_messages
 
-    def close(self, lane: Lane, is_certain: bool) -> None:
+    def close(self, pull: int, lane: Lane, is_certain: bool) -> None:
         if lane not in self.users:  # its link is gone
             lane.retire()
         elif is_certain:
@@ -220,17 +221,22 @@ class Client:
             del self.users[lane]
             self.free.append(lane)
         else:
-            lane.close()
             self.pings += 1
-            self.parted.append((lane, self.pings))
+            self.parting[pull] = (lane, self.pings)
             self.server.up.append(Unsubscribe(lane.sid))
             self.server.up.append(Ping(self.pings))
 
     def sweep(self) -> None:
         """Lanes behind a fence get nothing more."""
-        for lane, ping in list(self.parted):
+        for pull, (lane, ping) in list(self.parting.items()):
             if ping <= self.pongs:
-                self.parted.remove((lane, ping))
-                lane.retire()
-                del self.users[lane]
-                self.routes.remove(lane.sid)
+                self.sync()
+                del self.parting[pull]
+                self.put_away(lane)
+                self.machine.parted(pull, self.now)
+                self.act()
+
+    def put_away(self, lane: Lane) -> None:
+        lane.retire()
+        self.users.pop(lane, None)
+        self.routes.remove(lane.sid)

@@ -2,8 +2,9 @@
 
 It serves waiting pulls in turn, one message each, charges each pull what a message
 weighs, and ends pulls as servers do: in silence when the last byte is used, with a
-status otherwise. Whatever crosses the link stands in a queue in each direction, so that
-a test decides when it arrives, and a cut loses it.
+status otherwise. What it delivers stands in a queue of its own, and goes to nobody if
+the interest ends before it is sent. Whatever crosses the link stands in a queue in each
+direction, so that a test decides when it arrives, and a cut loses it.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Frame:
 
     wire: bytes
     reply: str = ""  # of the pull that it belongs to
+    sid: int = 0
     message: int | None = None  # if it is one
     size: int = 0
     pong: int = 0
@@ -86,6 +88,9 @@ class Consumer:
     lost: set[str] = field(default_factory=set)  # pulls that end without a word
     up: deque[Request | Unsubscribe | Ping] = field(default_factory=deque)
     down: deque[Frame] = field(default_factory=deque)
+    queue: deque[Frame] = field(default_factory=deque)  # delivered, not sent
+    is_busy: bool = False  # it sends only when it is told to
+    wasted: int = 0  # messages that it has sent to nobody
     deaf_to: set[int] = field(default_factory=set)  # sids without interest
     refusals: deque[Status] = field(default_factory=deque)  # for the next pulls
     mood: Status | None = None  # ends every pull at once
@@ -101,7 +106,7 @@ class Consumer:
 
     def redeliver(self, arrived: set[int]) -> None:
         """The ack_wait of what did not arrive is over."""
-        under_way = {frame.message for frame in self.down}
+        under_way = {frame.message for frame in self.under_way}
         for number in sorted(self.sent):
             if number not in under_way:
                 size = self.sent.pop(number)
@@ -109,6 +114,25 @@ class Consumer:
                     self.messages[number] = size
         self.messages = dict(sorted(self.messages.items()))
         self.serve()
+
+    @property
+    def under_way(self) -> list[Frame]:
+        """What it has for the client, in its queue and on the link."""
+        return [*self.down, *self.queue]
+
+    def deliver(self, frame: Frame) -> None:
+        self.queue.append(frame)
+        if not self.is_busy:
+            self.flush()
+
+    def flush(self) -> None:
+        """Sends what it has delivered to those who still listen."""
+        while self.queue:
+            frame = self.queue.popleft()
+            if frame.sid not in self.deaf_to:
+                self.down.append(frame)
+            elif frame.message is not None:
+                self.wasted += 1
 
     # The link
 
@@ -129,6 +153,7 @@ class Consumer:
         self.deaf_to |= {pull.sid for pull in self.pulls}
         self.up.clear()
         self.down.clear()
+        self.queue.clear()
 
     def send(self, pull: Waiting, status: Status) -> None:
         code, text = status
@@ -138,7 +163,7 @@ class Consumer:
             head += f"Nats-Pending-Bytes: {pull.bytes_left}\r\n"
         block = (head + "\r\n").encode()
         line = f"HMSG {pull.reply} {pull.sid} {len(block)} {len(block)}\r\n"
-        self.down.append(Frame(line.encode() + block + b"\r\n", pull.reply))
+        self.deliver(Frame(line.encode() + block + b"\r\n", pull.reply, pull.sid))
 
     # Pulls
 
@@ -209,7 +234,7 @@ class Consumer:
                 continue
             self.sent[number] = self.messages.pop(number)
             self.delivered += 1
-            self.down.append(frame)
+            self.deliver(frame)
             pull.left -= 1
             pull.bytes_left -= frame.size if pull.has_bytes else 0
             pull.beat_at = self.now + (pull.heartbeat or float("inf"))
@@ -243,7 +268,7 @@ class Consumer:
                 *(header, data),
             )
         charge = len(subject) + len(reply) + len(header) + size
-        return Frame(wire, pull.reply, number, charge)
+        return Frame(wire, pull.reply, pull.sid, number, charge)
 
     # The clock
 

@@ -78,6 +78,7 @@ def consume_policies(draw: st.DrawFn) -> Policy:
         stop_after=draw(st.sampled_from([0, 0, 1, 7, 30])),
         batch_limit=draw(st.sampled_from([0, 0, 3])) if by_bytes else 0,
         is_patient=draw(st.booleans()),
+        awaits_ends=draw(st.booleans()),
     )
 
 
@@ -175,6 +176,14 @@ class PullModel(RuleBasedStateMachine):
     def server_reads(self, count: int) -> None:
         for _ in range(min(count, len(self.server.up))):
             self.server.read()
+        self.go_on()
+
+    @rule(is_busy=st.booleans())
+    def server_is_busy(self, is_busy: bool) -> None:
+        """What it delivers meanwhile it sends later."""
+        self.server.is_busy = is_busy
+        if not is_busy:
+            self.server.flush()
         self.go_on()
 
     @rule(count=st.integers(1, 10))
@@ -289,12 +298,33 @@ class PullModel(RuleBasedStateMachine):
         if not server.is_linked:
             self.client.link()
 
-    @rule()
+    @rule(timeout=st.sampled_from([0.01, 5.0, 100.0]))
     @precondition(lambda self: not self.client.policy.is_fetch)
-    def drain(self) -> None:
-        self.client.drain()
+    def drain(self, timeout: float) -> None:
+        """It ends by itself; where that is wanted the server has ended all pulls."""
+        client, server = self.client, self.server
+        end, asked, told = client.now + timeout, client.pulls, len(client.warnings)
+        was_parting = bool(client.parting)
+        client.sync()
+        given_up, wasted = client.pings, server.wasted
+        client.drain(timeout)
         self.all_read()
-        self.client.stop()
+        while not client.machine.is_ended:
+            client.now = min(client.machine.deadline, server.next_event())
+            assert client.now <= end, "it does not end"
+            server.tick(client.now)
+            self.all_read()
+            if client.machine.deadline <= client.now:
+                client.tick()
+                self.all_read()
+        assert client.pulls == asked
+        machine = client.machine
+        is_over = 0 < client.policy.stop_after <= client.inbox.arrived
+        has_reason = is_over or machine.error or len(client.warnings) > told
+        has_reason = has_reason or was_parting
+        if client.policy.awaits_ends and not has_reason and not machine.is_cut_short:
+            assert client.pings == given_up
+            assert server.wasted == wasted
 
     @rule(policy=consume_policies() | fetch_policies())
     @precondition(lambda self: self.client.machine.is_ended)
@@ -308,11 +338,9 @@ class PullModel(RuleBasedStateMachine):
         client = self.client
         while client.inbox.count:
             client.take()
-        for lane, _ in client.parted:
-            lane.retire()
-            client.routes.remove(lane.sid)
-            client.users.pop(lane, None)
-        client.parted.clear()
+        for lane, _ in client.parting.values():
+            client.put_away(lane)
+        client.parting.clear()
 
     # What always holds
 
@@ -324,7 +352,7 @@ class PullModel(RuleBasedStateMachine):
         for number, lane in client.open.items():
             pull = waiting.get(client.replies[number])
             if pull is not None:
-                frames = [f for f in server.down if f.reply == pull.reply]
+                frames = [f for f in server.under_way if f.reply == pull.reply]
                 under_way = [f for f in frames if f.message is not None]
                 assert lane.batch - lane.messages == pull.left + len(under_way)
                 if pull.has_bytes:
@@ -336,19 +364,19 @@ class PullModel(RuleBasedStateMachine):
         client, server = self.client, self.server
         alive = {pull.reply for pull in server.pulls}
         alive |= {what.reply for what in server.up if isinstance(what, Request)}
-        alive |= {frame.reply for frame in server.down}
+        alive |= {frame.reply for frame in server.under_way}
         for number, lane in client.open.items():
             # One that brought all is seen to be over when more is asked for.
             has_all = lane.is_spent and client.inbox.threshold >= 0
             assert has_all or client.replies[number] in alive | server.lost
 
     @invariant()
-    def owed_is_what_open_pulls_may_bring(self) -> None:
+    def owed_is_what_pulls_may_bring(self) -> None:
         machine, inbox = self.client.machine, self.client.inbox
         assert set(machine.open) == set(self.client.open)
         assert inbox.owed >= 0
         assert inbox.owed_bytes >= 0
-        if not machine.open:
+        if not machine.open and not (self.client.parting and not machine.is_ended):
             assert (inbox.owed, inbox.owed_bytes) == (0, 0)
             assert (machine.owed_messages, machine.owed_bytes) == (0, 0)
 
@@ -365,9 +393,19 @@ class PullModel(RuleBasedStateMachine):
         if policy.is_fetch:
             assert inbox.arrived <= policy.max_messages
             if policy.counts_bytes:
-                # What a pull brings that counts as lost was asked for once more.
-                late = 400 * self.client.strays + self.client.late_bytes
-                assert inbox.bytes <= policy.max_bytes + late
+                assert inbox.bytes <= policy.max_bytes
+
+    @invariant()
+    def never_more_than_the_limit_is_asked_or_held(self) -> None:
+        policy, inbox = self.client.policy, self.client.inbox
+        if policy.counts_bytes:
+            assert inbox.owed_bytes + inbox.bytes <= policy.max_bytes
+        else:
+            assert inbox.owed + inbox.count <= policy.max_messages
+
+    @invariant()
+    def nothing_that_came_is_dropped(self) -> None:
+        assert self.client.inbox.dropped == 0
 
     @invariant()
     def the_deadline_makes_sense(self) -> None:
@@ -403,6 +441,7 @@ class PullModel(RuleBasedStateMachine):
         client, server = self.client, self.server
         self.troubles_end()
         self.is_prompt = self.is_eager = True
+        server.is_busy = False
         server.max_waiting = 512
         for pull in server.pulls:
             pull.is_mute = False
@@ -419,7 +458,7 @@ class PullModel(RuleBasedStateMachine):
             server.redeliver(self.arrived())
             if client.machine.is_ended:
                 self.start_again(client.policy)
-            elif not (server.up or server.down or self.can_take()):
+            elif not (server.up or server.under_way or self.can_take()):
                 due = min(client.machine.deadline, server.next_event())
                 assert due < math.inf, "nobody will ever do anything"
                 self.time_passes(max(due - client.now, 0.0))
@@ -457,9 +496,10 @@ TestPullModel.settings = PROFILE
 def read_all(client: Client, server: Consumer) -> None:
     """Whatever is under way arrives, and what is answered to it."""
     pulls = client.pulls
-    while server.up or server.down:
+    while server.up or server.under_way:
         while server.up:
             server.read()
+        server.flush()
         while server.down:
             client.read()
         assert client.pulls - pulls < 100, "they run in circles"

@@ -65,6 +65,8 @@ class Desk:
         self.came: dict[int, list[int]] = {}  # of a pull: messages, bytes
         self.held: list[int] = []  # sizes
         self.arrived = 0
+        self.hears = True  # the server, at once, which pulls are given up
+        self.parting: list[int] = []  # those of which it has not heard
 
     def start(self, *, is_linked: bool = True, timeout: float = math.inf) -> Desk:
         self.machine.started(
@@ -80,11 +82,21 @@ class Desk:
                     self.came[output.pull] = [0, 0]
                 case Close():
                     self.closes.append(output)
+                    if not output.is_certain:
+                        self.parting.append(output.pull)
                 case Warn(error):
                     self.warnings.append(error)
                 case Signal():
                     self.signals.append(output)
-        return self
+        return self.hear() if self.hears and self.parting else self
+
+    def hear(self) -> Desk:
+        """The server has heard which pulls are given up."""
+        parting, self.parting = self.parting, []
+        self.tell()
+        for pull in parting:
+            self.machine.parted(pull, self.now)
+        return self.act()
 
     def tell(self) -> None:
         for pull, (messages, size) in self.came.items():
@@ -149,6 +161,11 @@ class Desk:
     def unlink(self) -> Desk:
         self.tell()
         self.machine.unlinked(self.now)
+        return self.act()
+
+    def drain(self, timeout: float) -> Desk:
+        self.tell()
+        self.machine.drained(self.now, self.now + timeout)
         return self.act()
 
     @property
@@ -538,17 +555,57 @@ def test_a_lost_pin_is_forgotten_before_the_next_pull() -> None:
     assert isinstance(ask, Ask)
 
 
-def test_messages_of_a_pull_that_is_over_are_held_like_others() -> None:
+def test_a_pull_that_is_given_up_is_owed_until_the_server_has_heard_of_it() -> None:
     desk = consume(10)
+    desk.hears = False
     desk.wait(10.0)  # two heartbeats were missed
-    assert desk.batches == [10, 10]
-    desk.deliver(4, pull=1)  # late
+    assert desk.kinds == [MissedHeartbeatError]
+    assert desk.closes == [Close(1, False)]
     assert desk.machine.owed_messages == 10
-    desk.deliver(6, pull=2).take(5)
-    assert desk.machine.owed_messages + len(desk.held) == 9
-    assert desk.batches == [10, 10]
-    desk.take(4)
-    assert desk.batches == [10, 10, 5]
+    assert desk.batches == [10]
+    desk.deliver(4, pull=1)  # late
+    assert (desk.machine.owed_messages, len(desk.held)) == (6, 4)
+    desk.wait(100.0)
+    assert desk.batches == [10]
+    desk.hear()
+    assert desk.batches == [10, 6]
+    assert desk.machine.owed_messages + len(desk.held) == 10
+    assert len(desk.warnings) == 1
+
+
+def test_bytes_of_a_pull_that_is_given_up_are_never_asked_for_twice() -> None:
+    desk = fetch(MANY, max_bytes=200, timeout=60.0)
+    desk.hears = False
+    desk.deliver(1, size=50).status(*SHUTDOWN)
+    desk.deliver(1, size=100, pull=1)  # late
+    desk.wait(RELINK_PAUSE)
+    assert desk.budgets == [200]
+    desk.hear()
+    assert desk.budgets == [200, 50]
+    desk.deliver(1, size=50)
+    assert desk.has_ended()
+    assert sum(desk.held) == 200
+
+
+def test_what_comes_late_may_be_all_that_a_fetch_wants() -> None:
+    desk = fetch(MANY, max_bytes=200, timeout=60.0)
+    desk.hears = False
+    desk.status(*SHUTDOWN).deliver(2, size=100, pull=1)
+    assert desk.has_ended()
+    assert desk.machine.error is None
+    assert len(desk.asks) == 1
+
+
+def test_a_link_that_is_lost_brings_nothing_of_pulls_that_were_given_up() -> None:
+    desk = consume(10)
+    desk.hears = False
+    desk.wait(10.0).deliver(4, pull=1).unlink()
+    assert desk.machine.owed_messages == 0
+    desk.link()
+    assert desk.batches == [10, 6]
+    # Nobody says any more that the server has heard.
+    desk.hear()
+    assert desk.batches == [10, 6]
 
 
 # Pauses -------------------------------------------------------------------------------
@@ -730,7 +787,7 @@ def test_a_pull_that_outlives_its_time_is_lost() -> None:
     assert desk.now >= 100.0 + 30.0 + GRACE
     assert desk.kinds == [LostPullError] * 2
     assert desk.closes == [Close(1, False), Close(2, False)]
-    assert desk.batches == [10, 5, 10]
+    assert desk.batches == [10, 5, 5, 5]
 
 
 # Links --------------------------------------------------------------------------------
@@ -845,11 +902,12 @@ def test_stop_after_in_small_portions() -> None:
 
 
 def test_late_messages_count_towards_the_end() -> None:
-    desk = consume(500, stop_after=10).wait(10.0)
-    assert desk.batches == [10, 10]
-    desk.deliver(10, pull=1)
+    desk = consume(500, stop_after=10)
+    desk.hears = False
+    desk.wait(10.0).deliver(10, pull=1)
     assert desk.has_ended()
-    assert desk.closes == [Close(1, False), Close(2, False)]
+    assert desk.batches == [10]
+    assert desk.closes == [Close(1, False)]
 
 
 def test_stopping_ends_it_once_and_for_all() -> None:
@@ -861,7 +919,7 @@ def test_stopping_ends_it_once_and_for_all() -> None:
     assert desk.closes == [Close(1, False)]
     desk.take(0).unlink().link().status(*NOBODY, pull=1).wait(100.0)
     desk.machine.missing(PullError(code=0))
-    desk.machine.drained()
+    desk.machine.drained(desk.now)
     desk.act()
     assert desk.batches == [10]
     assert desk.signals == [Signal.ENDED]
@@ -871,16 +929,77 @@ def test_stopping_ends_it_once_and_for_all() -> None:
 
 def test_draining_asks_for_nothing_more_and_takes_what_comes() -> None:
     desk = consume(10)
-    desk.deliver(5)
-    desk.machine.drained()
-    desk.act()
+    desk.hears = False
+    desk.deliver(5).drain(5.0)
     assert desk.closes == [Close(1, False)]
     desk.deliver(2, pull=1).take(7)
     assert not desk.has_ended()
-    assert desk.batches == [10]
-    desk.unlink().link().wait(60.0)
+    desk.hear()
+    assert desk.has_ended()
+    assert desk.machine.error is None
+    assert not desk.machine.is_cut_short
     assert desk.batches == [10]
     assert desk.warnings == []
+
+
+def test_a_lost_link_ends_a_drain() -> None:
+    desk = consume(10)
+    desk.hears = False
+    desk.drain(5.0).unlink()
+    assert desk.has_ended()
+    assert desk.machine.error is None
+
+
+@pytest.mark.parametrize("ending", ["all came", "408", "404"])
+def test_where_nothing_is_delivered_again_a_drain_waits_for_the_end_of_pulls(
+    ending: str,
+) -> None:
+    desk = consume(10, awaits_ends=True).deliver(6).take(6)
+    assert desk.batches == [10, 6]
+    desk.drain(60.0)
+    assert desk.closes == []
+    desk.deliver(4, pull=1)
+    assert desk.closes == [Close(1, True)]
+    assert not desk.has_ended()
+    desk.beat().deliver(2)
+    if ending == "all came":
+        desk.deliver(4)
+    else:
+        desk.status(int(ending), "whatever")
+    assert desk.has_ended()
+    assert desk.closes == [Close(1, True), Close(2, True)]
+    assert not desk.machine.is_cut_short
+    assert desk.batches == [10, 6]
+    assert desk.warnings == []
+
+
+def test_a_drain_gives_up_pulls_that_outlive_its_time() -> None:
+    desk = consume(10, awaits_ends=True)
+    desk.hears = False
+    desk.drain(4.0).wait(3.9)
+    assert desk.closes == []
+    assert desk.machine.deadline == pytest.approx(104.0)
+    desk.wait(0.1)
+    assert desk.closes == [Close(1, False)]
+    desk.deliver(2, pull=1).hear()
+    assert desk.has_ended()
+    assert desk.machine.is_cut_short
+    assert len(desk.held) == 2
+
+
+def test_a_drain_does_not_wait_for_pulls_that_are_lost() -> None:
+    desk = consume(10, awaits_ends=True).drain(60.0).wait(9.9)
+    assert not desk.has_ended()
+    desk.wait(0.1)  # two heartbeats were missed
+    assert desk.has_ended()
+    assert desk.kinds == [MissedHeartbeatError]
+    assert desk.machine.error is None
+
+
+def test_a_consumer_that_is_deleted_while_it_is_drained_is_told() -> None:
+    desk = consume(10, awaits_ends=True).drain(60.0).status(*DELETED).wait(ENQUIRY)
+    assert desk.has_ended()
+    assert isinstance(desk.machine.error, ConsumerDeletedError)
 
 
 # Fetching -----------------------------------------------------------------------------

@@ -66,6 +66,19 @@ def test_a_consume_holds_500_messages_and_its_pulls_live_30_seconds() -> None:
     )
 
 
+def test_pulls_whose_end_a_drain_waits_for_live_4_seconds_by_default() -> None:
+    policy = consume(expires=None, awaits_ends=True)
+    assert (policy.expires, policy.heartbeat, policy.awaits_ends) == (4.0, 2.0, True)
+    assert consume(expires=30.0, awaits_ends=True).expires == 30.0
+    brief = consumer_config(max_expires=0.5)
+    assert consume(brief, expires=None, awaits_ends=True).expires == 0.5
+    # What is given is kept.
+    slow = consume(expires=None, idle_heartbeat=5.0, awaits_ends=True)
+    assert (slow.expires, slow.heartbeat) == (10.0, 5.0)
+    with pytest.raises(InvalidArgumentError, match="half of expires"):
+        consume(expires=None, idle_heartbeat=16.0, awaits_ends=True)
+
+
 def test_a_limit_of_bytes_replaces_the_limit_of_messages() -> None:
     policy = consume(max_bytes=1001)
     assert (policy.max_messages, policy.max_bytes) == (MANY, 1001)
