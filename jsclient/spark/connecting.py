@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -116,9 +117,12 @@ def _connect(options: ConnectionOptions) -> jsclient.Connection:
 
 
 def _nkey(value: str | None) -> str | os.PathLike[str] | None:
-    if value is None or (value.startswith("S") and "/" not in value):
-        return value
-    return Path(value)
+    if value is None:
+        return None
+    # Whatever may be a seed is taken for one, also a wrong one: the name of a file
+    # would be shown in the error.
+    is_word = re.fullmatch("S[A-Za-z0-9]*", value) is not None
+    return value if is_word and not os.path.exists(value) else Path(value)
 
 
 def _credentials(value: str | None) -> str | bytes | None:

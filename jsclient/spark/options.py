@@ -17,6 +17,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from . import option_kinds as kinds
+from . import refusals
 from .contexts import read_context
 from .errors import OptionError
 
@@ -282,6 +283,7 @@ class SinkOptions:
 
     connection: ConnectionOptions
     has_async_progress: bool = False  # Spark's option: batches may be cut otherwise
+    refusals: str | None = None  # the file of a `Refusals`
     stream: str | None = option(
         "stream", kinds.stream, "the stream that has to store the rows; else any"
     )
@@ -371,6 +373,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         given,
         connection=_connection_options(given),
         has_async_progress=is_async,
+        refusals=values.get(refusals.OPTION),
     )
     if is_async and options.exactly_once == "ledger":
         raise OptionError(

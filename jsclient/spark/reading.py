@@ -42,6 +42,9 @@ SMALL = 10_000
 # Direct gets of more messages, or bytes without their generated headers, could make the
 # server cut off a reader that is held up.
 DIRECT_MESSAGES = 5000
+# A server that has forgotten our pulls, after a restart say, is found out after two of
+# these, not only when a request would be given up.
+HEARTBEAT = 1.0
 # How long an idle consumer outlives a reader that could not delete it.
 IDLE = 120.0
 # Rows that were read one by one, put together, and bytes of any rows.
@@ -205,7 +208,9 @@ class RangeReader:
         """What one consumer delivers, until the range or its deliveries end."""
         delivered = 0
         window = self._window()
-        with consumer.batches(window, stop_after=self._end - self.position) as batches:
+        with consumer.batches(
+            window, idle_heartbeat=HEARTBEAT, stop_after=self._end - self.position
+        ) as batches:
             while self.position < self._end:
                 try:
                     batch = batches.next(self._timeout)

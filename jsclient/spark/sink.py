@@ -44,7 +44,7 @@ from pyspark.sql.types import (
 import jsclient
 
 from ..columns import EXPECTATIONS, NAMES
-from . import connecting
+from . import connecting, refusals
 from .errors import OptionError
 from .ledger import DEFAULT_BUCKET, Ledger, Memory, check_stream
 from .options import SinkOptions
@@ -383,6 +383,9 @@ def _commit(
             "the reasons",
             refused,
         )
+        if options.refusals is not None:
+            query, batch = written[0].query, written[0].batch
+            refusals.note(options.refusals, query, batch, refused)
     name = options.stream
     if options.exactly_once != "ledger" or name is None or not written:
         return

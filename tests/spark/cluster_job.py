@@ -2,18 +2,19 @@
 
 cluster_job.py where URL        prints where executors find the package, then copies
                                 the stream IN to the stream OUT as a query
-cluster_job.py numbers URL N    writes the numbers below N to OUT, in two tasks that
-                                take their time
-cluster_job.py twice URL N      does so in two tasks, of which one stops half-way and
-                                never goes on, so that Spark starts it a second time
+cluster_job.py numbers URL N F  writes the numbers below N to OUT, in two tasks, of
+                                which one stops half-way and never goes on, unless it is
+                                started a second time; F gets the id of its process
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -45,30 +46,30 @@ def where(spark: SparkSession, url: str) -> None:
         query.awaitTermination()
 
 
-def numbers(spark: SparkSession, url: str, count: int) -> None:
-    rows = spark.range(0, count, 1, 2).selectExpr(
-        "'out' AS subject", "string(id) AS data"
-    )
-    writer = rows.write.format("jetstream").mode("append")
-    writer.options(servers=url, stream="OUT", maxInflight=4).save()
+def stopping(
+    file: str,
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def held_up(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = TaskContext.get()
+        assert task is not None
+        is_it = task.partitionId() == 0 and task.attemptNumber() == 0
+        for number, batch in enumerate(batches):
+            yield batch
+            # What comes last stays in buffers, so more than one was to be given.
+            if is_it and number == 2:
+                Path(file).write_text(str(os.getpid()))
+                while True:
+                    time.sleep(1.0)  # until it is killed
+
+    return held_up
 
 
-def held_up(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    task = TaskContext.get()
-    assert task is not None
-    for number, batch in enumerate(batches):
-        yield batch
-        # What comes last stays in buffers, so more than one was to be given.
-        while number == 2 and task.partitionId() == 0 and task.attemptNumber() == 0:
-            time.sleep(1.0)  # until Spark kills it, because the other one has ended
-
-
-def twice(spark: SparkSession, url: str, count: int) -> None:
+def numbers(spark: SparkSession, url: str, count: int, file: str) -> None:
     columns = "subject STRING, data STRING"
     rows = spark.range(0, count, 1, 2).selectExpr(
         "'out' AS subject", "string(id) AS data"
     )
-    writer = rows.mapInArrow(held_up, columns).write.format("jetstream")
+    writer = rows.mapInArrow(stopping(file), columns).write.format("jetstream")
     writer.options(servers=url, stream="OUT").mode("append").save()
 
 
@@ -77,6 +78,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "where":
         where(session, sys.argv[2])
     else:
-        work = {"numbers": numbers, "twice": twice}[sys.argv[1]]
-        work(session, sys.argv[2], int(sys.argv[3]))
+        numbers(session, sys.argv[2], int(sys.argv[3]), sys.argv[4])
     session.stop()

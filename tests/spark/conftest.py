@@ -21,12 +21,15 @@ from jsclient.jetstream import JetStream
 from jsclient.server import Server, run
 from jsclient.spark.java import JavaNotFoundError, find_java
 from tests.harness.streams import lent_jetstream
+from tests.spark import quick
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parent
 ROOT = Path(jsclient.__file__).parents[1]
+# Any test may be the first, which waits for Spark to start.
+PATIENCE = 240
 
 
 def why_no_spark() -> str | None:
@@ -48,6 +51,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("spark")
             # Py4J leaves its sockets to the garbage collector.
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(PATIENCE))
     items.sort(key=lambda item: HERE in item.path.parents)
 
 
@@ -59,7 +64,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def spark_environment(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
     """What Spark's processes need in their environment, beside what is there."""
     missing = why_no_spark()
     if missing is not None:
@@ -67,13 +74,18 @@ def spark_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
             pytest.fail(missing)
         pytest.skip(missing)
     path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {
+    found = {
         "PYTHONPATH": os.pathsep.join(path),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(tmp_path_factory.mktemp("spark")),
     }
+    cache = getattr(request.config, "cache", None)
+    folder = tmp_path_factory.mktemp("classes") if cache is None else cache.mkdir("jvm")
+    classes = quick.archive(folder, found)
+    flags = [] if classes is None else [f"-XX:SharedArchiveFile={classes}"]
+    return found | quick.environment(*flags)
 
 
 @pytest.fixture(scope="session")
@@ -89,7 +101,6 @@ def spark(
         session = (
             SparkSession.builder.master("local[2]")
             .appName("jsclient tests")
-            .config("spark.ui.enabled", "false")
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("tables")))

@@ -2,7 +2,8 @@
 
 python -m tests.spark.driver CONF FOLDER OPTIONS...: for each OPTIONS, reads what is
 there of a stream into files below the folder, or into another stream if their entry
-`sink` has the options of that. CONF and OPTIONS are JSON.
+`sink` has the options of that; their entry `at` names another checkpoint. CONF and
+OPTIONS are JSON.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ def main(conf: str, folder: str, *queries: str) -> int:
     for text in queries:
         options = json.loads(text)
         sink = options.pop("sink", None)
+        checkpoint = f"{folder}/{options.pop('at', 'checkpoint')}"
         reader = spark.readStream.format("jetstream").options(**options)
         try:
-            run(reader.load(), folder, sink)
+            run(reader.load(), folder, checkpoint, sink)
         except PySparkException:
             traceback.print_exc()
             failed += 1
@@ -37,7 +39,9 @@ def main(conf: str, folder: str, *queries: str) -> int:
     return failed
 
 
-def run(frame: DataFrame, folder: str, sink: dict[str, str] | None) -> None:
+def run(
+    frame: DataFrame, folder: str, checkpoint: str, sink: dict[str, str] | None
+) -> None:
     """One query, with all that Spark says of it."""
     frame.explain(True)
     if sink is None:
@@ -45,7 +49,7 @@ def run(frame: DataFrame, folder: str, sink: dict[str, str] | None) -> None:
     else:  # which has a subject of its own
         writer = frame.select("data").writeStream.format("jetstream").options(**sink)
     query = (
-        writer.option("checkpointLocation", f"{folder}/checkpoint")
+        writer.option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
         .start()
     )

@@ -4,7 +4,8 @@ python -m tests.spark.sink_driver URL FOLDER: writes a frame of 20,000 rows to t
 stream BATCH, and the stream IN to the stream QUERY with a ledger. The first attempt of
 each task raises in the middle of its rows, the second one kills its own process; each
 attempt has the rows in another order. The file FOLDER/found gets a line for each write:
-how many rows its tasks found to be stored already.
+how many rows its tasks found to be stored already. The test breaks Spark's search for
+formats, so the format `jetstream` is known only because it is registered.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+import jsclient.spark
 from jsclient.spark.data_source import JetStreamDataSource
 from jsclient.spark.options import sink_options
 from jsclient.spark.sink import BatchWriter, Plan, StreamWriter, Written, _planned
@@ -101,6 +103,7 @@ def main(url: str, folder: str) -> None:
         .getOrCreate()
     )
     spark.dataSource.register(sink_driver.TroubledSource)
+    jsclient.spark.register(spark)
     rows = spark.range(0, ROWS, 1, 2).selectExpr(
         # Some rows are equal, and all of them count.
         "'b.1' AS subject",

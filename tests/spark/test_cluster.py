@@ -18,12 +18,13 @@ import pytest
 
 import jsclient
 from jsclient.jetstream import JetStream
-from jsclient.server import Server
+from jsclient.server import Server, run
 from jsclient.spark import standalone
 
 ROOT = Path(jsclient.__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "spark" / "cluster.py"
 ORDERS = 20_000
+NUMBERS = 80_000
 JOB = Path(__file__).with_name("cluster_job.py")
 
 pytestmark = [
@@ -42,37 +43,40 @@ def cluster(
         yield running
 
 
-def executors_below(parent: int) -> list[int]:
-    """The executors among the descendants of a process."""
-    command = ["ps", "-axww", "-o", "pid=,ppid=,command="]
-    answer = subprocess.run(command, capture_output=True, text=True, check=True)
-    known = {
-        int(pid): (int(above), words)
-        for pid, above, words in (
-            line.split(maxsplit=2) for line in answer.stdout.splitlines()
-        )
-    }
+class Processes:
+    """What runs on this machine now."""
 
-    def is_below(pid: int) -> bool:
-        while pid in known and pid != parent:
-            pid = known[pid][0]
+    def __init__(self) -> None:
+        command = ["ps", "-axww", "-o", "pid=,ppid=,command="]
+        answer = subprocess.run(command, capture_output=True, text=True, check=True)
+        lines = [line.split(maxsplit=2) for line in answer.stdout.splitlines()]
+        self.parents = {int(pid): int(above) for pid, above, *_ in lines}
+        self.words = {int(pid): " ".join(words) for pid, _, *words in lines}
+
+    def is_below(self, pid: int, parent: int) -> bool:
+        while pid in self.parents and pid != parent:
+            pid = self.parents[pid]
         return pid == parent
 
-    name = "CoarseGrainedExecutorBackend"
-    return [p for p, (_, words) in known.items() if name in words and is_below(p)]
+    def executors_below(self, parent: int) -> list[int]:
+        """The executors among the descendants of a process."""
+        name = "CoarseGrainedExecutorBackend"
+        found = [pid for pid, words in self.words.items() if name in words]
+        return [pid for pid in found if self.is_below(pid, parent)]
 
 
 def test_an_executor_that_is_killed_costs_no_order_and_doubles_none(
-    js: JetStream, jetstream_server: Server, spark_environment: dict[str, str]
+    spark_environment: dict[str, str],
 ) -> None:
     # The example starts a cluster of its own.
     size = ["--orders", str(ORDERS)]
     with (
-        jsclient.connect(jetstream_server.url) as nc,
+        run(jetstream=True) as server,
+        jsclient.connect(server.url) as nc,
         nc.subscribe("news.*") as news,
         subprocess.Popen(
             [sys.executable, str(EXAMPLE), *size],
-            env={**os.environ, **spark_environment, "NATS_URL": jetstream_server.url},
+            env={**os.environ, **spark_environment, "NATS_URL": server.url},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -80,7 +84,7 @@ def test_an_executor_that_is_killed_costs_no_order_and_doubles_none(
     ):
         for _ in range(100):  # the first batch is in the middle
             news.next(timeout=120.0)
-        before = executors_below(process.pid)
+        before = Processes().executors_below(process.pid)
         os.kill(before[0], signal.SIGKILL)
         said, errors = process.communicate(timeout=120.0)
     assert len(before) == 2
@@ -115,47 +119,50 @@ def submitted(
             raise
 
 
+def rows_so_far(rows: jsclient.Subscription) -> Iterator[int]:
+    """The numbers that were published and not taken yet."""
+    with suppress(TimeoutError):
+        while True:
+            yield int(rows.next(timeout=0.0).data)
+
+
 def test_an_executor_that_is_killed_while_it_publishes_doubles_no_row(
     cluster: standalone.StandaloneCluster,
     js: JetStream,
     jetstream_server: Server,
     spark_environment: dict[str, str],
+    tmp_path: Path,
 ) -> None:
-    count = 60_000
     stream = js.create_stream(name="OUT", subjects=["out"], storage="memory")
+    url, file = jetstream_server.url, tmp_path / "task"
+    job = [str(JOB), "numbers", url, str(NUMBERS), str(file)]
     published: Counter[int] = Counter()
-    url = jetstream_server.url
     with (
         jsclient.connect(url) as nc,
         nc.subscribe("out") as rows,
-        submitted(
-            cluster,
-            spark_environment,
-            "--conf=spark.scheduler.minRegisteredResourcesRatio=1",
-            *(str(JOB), "numbers", url, str(count)),
-        ) as process,
+        submitted(cluster, spark_environment, *job) as process,
     ):
-        # Both tasks are in the middle: each executor has one of them.
-        begun: set[bool] = set()
-        while len(begun) < 2:
+        # The task that stops is in the middle when something of its half came.
+        number = NUMBERS
+        while number >= NUMBERS // 2:
             number = int(rows.next(timeout=120.0).data)
             published[number] += 1
-            begun.add(number < count // 2)
-        executors = cluster.executor_pids()
-        os.kill(executors[0], signal.SIGKILL)
+        while not (told := file.read_text() if file.exists() else ""):
+            assert process.poll() is None, "the job has ended by itself"
+        now = Processes()
+        (its,) = [p for p in cluster.executor_pids() if now.is_below(int(told), p)]
+        os.kill(its, signal.SIGKILL)
         _, errors = process.communicate(timeout=120.0)
         nc.flush()
-        with suppress(TimeoutError):
-            while True:
-                published[int(rows.next(timeout=0.0).data)] += 1
-    assert process.returncode == 0, errors
-    assert len(executors) == 2
-    assert max(published.values()) > 1, "the executor had published nothing"
-    with stream.ordered_consumer().messages(stop_after=count) as messages:
-        stored = [(int(msg.data), ids_of(msg)) for msg in messages]
-    assert stream.info().state.messages == count
-    assert sorted(number for number, _ in stored) == list(range(count))
-    assert len({msg_id for _, msg_id in stored}) == count
+        published.update(rows_so_far(rows))
+    assert process.returncode == 0, errors[-5000:]
+    assert max(published.values()) > 1, "nothing was published twice"
+    with stream.ordered_consumer().messages(
+        stop_after=stream.info().state.messages
+    ) as messages:
+        stored = [(int(msg.data), id_of(msg)) for msg in messages]
+    assert sorted(number for number, _ in stored) == list(range(NUMBERS))
+    assert len({msg_id for _, msg_id in stored}) == NUMBERS
 
 
 @pytest.fixture
@@ -177,8 +184,8 @@ def test_a_speculative_task_doubles_no_row(
     js: JetStream,
     jetstream_server: Server,
     spark_environment: dict[str, str],
+    tmp_path: Path,
 ) -> None:
-    count = 80_000
     stream = js.create_stream(name="OUT", subjects=["out"], storage="memory")
     url = jetstream_server.url
     settings = {
@@ -188,29 +195,25 @@ def test_a_speculative_task_doubles_no_row(
         "spark.speculation.multiplier": "1.1",
     }
     words = [f"--conf={name}={value}" for name, value in settings.items()]
-    published: Counter[int] = Counter()
+    job = [str(JOB), "numbers", url, str(NUMBERS), str(tmp_path / "task")]
     with (
         jsclient.connect(url) as nc,
         nc.subscribe("out") as rows,
-        submitted(
-            cluster, spark_environment, *words, str(JOB), "twice", url, str(count)
-        ) as process,
+        submitted(cluster, spark_environment, *words, *job) as process,
     ):
         _, errors = process.communicate(timeout=120.0)
         nc.flush()
-        with suppress(TimeoutError):
-            while True:
-                published[int(rows.next(timeout=0.0).data)] += 1
+        published = Counter(rows_so_far(rows))
     assert process.returncode == 0, errors[-5000:]
     assert max(published.values()) > 1, "no task was started a second time"
     with stream.ordered_consumer().messages(
         stop_after=stream.info().state.messages
     ) as messages:
         stored = sorted(int(msg.data) for msg in messages)
-    assert stored == list(range(count))
+    assert stored == list(range(NUMBERS))
 
 
-def ids_of(msg: jsclient.Msg) -> str:
+def id_of(msg: jsclient.Msg) -> str:
     assert msg.headers is not None
     return msg.headers["Nats-Msg-Id"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 import jsclient
-from jsclient._server_process import free_ports
 from jsclient.jetstream import JetStream
 from jsclient.server import Server
 from tests.spark.readers import HAS_LIMITS, since_41
@@ -31,9 +31,9 @@ MESSAGES = 1000
 @pytest.fixture
 def filled(js: JetStream) -> JetStream:
     """The stream IN with numbers, and an empty stream OUT."""
-    js.create_stream(name="IN", subjects=["in"])
-    js.create_stream(name="OUT", subjects=["out"])
-    js.create_stream(name="SUMS", subjects=["sums"])
+    js.create_stream(name="IN", subjects=["in"], storage="memory")
+    js.create_stream(name="OUT", subjects=["out"], storage="memory")
+    js.create_stream(name="SUMS", subjects=["sums"], storage="memory")
     for ack in js.publish_all(("in", b'{"n": %d}' % n) for n in range(MESSAGES)):
         assert isinstance(ack, jsclient.PubAck)
     return js
@@ -92,10 +92,9 @@ def remote(
     import pyspark
 
     home = Path(pyspark.__file__).parent
-    (port,) = free_ports(["127.0.0.1"])
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": port,
+        "spark.connect.grpc.binding.port": "0",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
     }
@@ -128,14 +127,15 @@ def remote(
         said = []
         for line in server.stdout:
             said.append(line)
-            if "Spark Connect server started" in line:
+            started = re.search(r"Spark Connect server started at: .*:(\d+)", line)
+            if started is not None:
                 break
         else:
             pytest.fail("".join(said))
         # Nobody is held up because nobody reads what it says.
         drain = threading.Thread(target=server.stdout.read)
         drain.start()
-        yield f"sc://127.0.0.1:{port}"
+        yield f"sc://127.0.0.1:{started[1]}"
         os.killpg(server.pid, signal.SIGTERM)  # with what the script has started
         drain.join()
 

@@ -27,15 +27,10 @@ pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="needs the source 
 
 
 @pytest.fixture
-def here(
-    js: JetStream,
-    jetstream_server: Server,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> Path:
-    """A folder to run in, with the server in the environment."""
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder to run in; examples start servers of their own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NATS_URL", jetstream_server.url)
+    monkeypatch.delenv("NATS_URL", raising=False)
     monkeypatch.syspath_prepend(EXAMPLES)
     return tmp_path
 
@@ -70,7 +65,8 @@ def test_the_pipeline_of_orders_ends_with_all_orders_each_once(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("FOLDER", "")  # the example changes it
+    for name in ("FOLDER", "NATS_URL"):
+        monkeypatch.setenv(name, "")  # the example changes them
     monkeypatch.setattr(sys, "argv", ["orders.py", "--orders", "2000"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(EXAMPLES / "orders.py"), run_name="__main__")

@@ -84,6 +84,9 @@ def test_an_nkey_is_a_seed_or_the_file_of_one(
         connects(server, nkey=key.seed)
         connects(server, nkey=str(file))
         connects(server, nkey="./Seed.nk")
+        connects(server, nkey="Seed.nk")
+        file.rename(tmp_path / "Seed")
+        connects(server, nkey="Seed")
         is_refused(server, "check user, password", nkey=stranger.seed)
 
 

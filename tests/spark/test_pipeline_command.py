@@ -64,7 +64,7 @@ def test_a_signal_ends_it_after_the_running_batch_and_the_rest_is_done_next_time
         for ack in js.publish_all(("rates", b"") for _ in range(count)):
             assert isinstance(ack, jsclient.PubAck)
 
-    js.create_stream(name="RATES", subjects=["rates"])
+    js.create_stream(name="RATES", subjects=["rates"], storage="memory")
     publish(9_000)
     monkeypatch.setenv("NATS_URL", jetstream_server.url)
     with subprocess.Popen(
@@ -131,7 +131,7 @@ def test_a_console_sink_prints_the_rows_of_each_batch(
     spark_environment: dict[str, str],
     tmp_path: Path,
 ) -> None:
-    js.create_stream(name="WORDS", subjects=["words"])
+    js.create_stream(name="WORDS", subjects=["words"], storage="memory")
     for word in (b"first", b"second"):
         js.publish("words", word)
     file = tmp_path / "screen.toml"

@@ -116,7 +116,7 @@ def ids(spark: SparkSession, folder: Path) -> list[int]:
 def test_every_message_becomes_one_row_and_the_lag_falls(
     spark: SparkSession, js: JetStream, run_here: Run, tmp_path: Path
 ) -> None:
-    js.create_stream(name="ORDERS", subjects=["orders.*"])
+    js.create_stream(name="ORDERS", subjects=["orders.*"], storage="memory")
     publish(js, 1, ORDERS)
     said = run_here()
     assert [(line["batch"], line["rows"], line["lag"]) for line in said] == [
@@ -133,9 +133,9 @@ def test_every_message_becomes_one_row_and_the_lag_falls(
 def test_rows_are_published_once_and_sums_whenever_they_change(
     js: JetStream, run_here: Run
 ) -> None:
-    js.create_stream(name="ORDERS", subjects=["orders.*"])
-    js.create_stream(name="NEWS", subjects=["news.*"])
-    js.create_stream(name="SUMS", subjects=["sums.*"])
+    js.create_stream(name="ORDERS", subjects=["orders.*"], storage="memory")
+    js.create_stream(name="NEWS", subjects=["news.*"], storage="memory")
+    js.create_stream(name="SUMS", subjects=["sums.*"], storage="memory")
     publish(js, 1, ORDERS)
     said = run_here(PIPELINE + NEWS + SUMS)
     told = [(line["query"], line["batch"]) for line in said]
@@ -152,11 +152,37 @@ def test_rows_are_published_once_and_sums_whenever_they_change(
     }
 
 
+@pytest.mark.parametrize("mode", ["stream", "shared", "batch"])
+def test_rows_that_a_sink_skips_are_told_with_their_batch(
+    js: JetStream,
+    spark: SparkSession,
+    jetstream_server: Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    mode: str,
+) -> None:
+    js.create_stream(name="ORDERS", subjects=["orders.*"], storage="memory")
+    js.create_stream(name="NEWS", subjects=["news.1"], storage="memory")
+    publish(js, 1, 100)
+    text = PIPELINE.partition("[sink.files]")[0] + NEWS + 'onError = "skip"\n'
+    setting = {"shared": "shared = true", "batch": 'mode = "batch"', "stream": ""}[mode]
+    file = tmp_path / "orders.toml"
+    file.write_text(text.replace("[pipeline]", f"[pipeline]\n{setting}"))
+    monkeypatch.setenv("NATS_URL", jetstream_server.url)
+    assert main(["pipeline", "run", str(file), "--once"]) == 0
+    *lines, last = capsys.readouterr().err.splitlines()
+    told = [json.loads(line) for line in lines]
+    assert [line["skipped"] for line in told] == [25]
+    assert last.startswith("jsclient: 25 rows were refused and skipped")
+    assert len(payloads(js, "NEWS")) == 25
+
+
 def test_a_shared_batch_that_is_done_again_is_published_once(
     spark: SparkSession, js: JetStream, run_here: Run, tmp_path: Path
 ) -> None:
-    js.create_stream(name="ORDERS", subjects=["orders.*"])
-    js.create_stream(name="NEWS", subjects=["news.*"])
+    js.create_stream(name="ORDERS", subjects=["orders.*"], storage="memory")
+    js.create_stream(name="NEWS", subjects=["news.*"], storage="memory")
     publish(js, 1, 100)
     text = (PIPELINE + NEWS).replace("[pipeline]", "[pipeline]\nshared = true")
     # The very same rows a second time: they are not taken for the first.
@@ -180,7 +206,7 @@ def test_lost_messages_end_the_command_with_their_range_and_a_status_of_their_ow
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    stream = js.create_stream(name="ORDERS", subjects=["orders.*"])
+    stream = js.create_stream(name="ORDERS", subjects=["orders.*"], storage="memory")
     publish(js, 1, 100)
     run_here()
     publish(js, 101, 100)
@@ -201,7 +227,11 @@ def test_a_clean_end_frees_the_last_batch_of_a_work_queue_too(
     spark: SparkSession, js: JetStream, run_here: Run, tmp_path: Path
 ) -> None:
     stream = js.create_stream(
-        name="ORDERS", subjects=["orders.*"], retention="workqueue", allow_direct=True
+        name="ORDERS",
+        subjects=["orders.*"],
+        retention="workqueue",
+        allow_direct=True,
+        storage="memory",
     )
     publish(js, 1, ORDERS)
     text = PIPELINE.replace("[source.orders]", '[source.orders]\nconsume = "purge"')
@@ -219,7 +249,11 @@ def test_what_a_run_could_not_free_any_more_is_freed_by_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stream = js.create_stream(
-        name="ORDERS", subjects=["orders.*"], retention="workqueue", allow_direct=True
+        name="ORDERS",
+        subjects=["orders.*"],
+        retention="workqueue",
+        allow_direct=True,
+        storage="memory",
     )
     publish(js, 1, 100)
     text = PIPELINE.replace("[source.orders]", '[source.orders]\nconsume = "purge"')

@@ -14,6 +14,7 @@ from jsclient.spark.pipeline.description import PipelineError
 from jsclient.spark.pipeline.reasons import is_data_loss, reason
 from jsclient.spark.pipeline.report import Batch, Report, batch_of
 from jsclient.spark.pipeline.run import _Watched
+from jsclient.spark.refusals import Refusals, note
 from tests.spark.readers import since_42
 
 
@@ -22,7 +23,9 @@ class Terminal(io.StringIO):
         return True
 
 
-def batch(number: int, *, query: str = "p.files", lag: int | None = 7) -> Batch:
+def batch(
+    number: int, *, query: str = "p.files", lag: int | None = 7, skipped: int = 0
+) -> Batch:
     return Batch(
         time="2026-11-18T00:00:00.000Z",
         pipeline="p",
@@ -32,6 +35,7 @@ def batch(number: int, *, query: str = "p.files", lag: int | None = 7) -> Batch:
         seconds=0.5,
         rows_per_second=10_000.0,
         lag=lag,
+        skipped=skipped,
     )
 
 
@@ -86,12 +90,12 @@ def test_a_terminal_shows_one_line_that_is_written_over_and_goes_away(
         report.say("starting Spark")
         report.done(batch(1))
         report.done(batch(2))
-        report.done(batch(0, query="p.out", lag=None))
+        report.done(batch(0, query="p.out", lag=None, skipped=1200))
     assert lines(screen) == [
         "p: starting Spark",
         "p: 5,000 rows, 10,000 rows/s, lag 7, batch 0.50 s",
         "p: 10,000 rows, 10,000 rows/s, lag 7, batch 0.50 s",
-        "p: 15,000 rows, 20,000 rows/s, lag 7, batch 0.50 s",
+        "p: 15,000 rows, 1,200 skipped, 20,000 rows/s, lag 7, batch 0.50 s",
         "",
     ]
 
@@ -170,6 +174,7 @@ def test_elsewhere_there_is_one_line_of_json_for_each_batch() -> None:
             "seconds": 0.5,
             "rows_per_second": 10_000.0,
             "lag": 7,
+            "skipped": 0,
         }
         for number in (1, 2)
     ]
@@ -200,6 +205,22 @@ def test_what_spark_tells_of_a_batch_is_understood() -> None:
     assert (found.batch, found.rows, found.seconds, found.lag) == (3, 50, 0.2, 2)
     assert found.rows_per_second == 250.0
     assert batch_of("p", progress(4, is_batch=False)) is None
+
+
+def test_rows_that_were_skipped_belong_to_their_batch_and_are_told_once() -> None:
+    with Refusals() as refusals:
+        note(refusals.path, "an id", 3, 2)
+        note(refusals.path, "an id", 3, 5)  # by another sink of the query
+        note(refusals.path, "another", 3, 1)
+        note(refusals.path, None, 0, 4)
+        found = [batch_of("p", progress(n), refusals) for n in (2, 3, 3)]
+        assert [each and each.skipped for each in found] == [0, 7, 0]
+        assert refusals.take(None, 0) == 4
+        path = refusals.path
+    note(path, "an id", 4, 1)  # nobody is there any more
+    known = batch_of("p", progress(3))
+    assert known is not None
+    assert known.skipped is None
 
 
 def test_batches_that_ended_between_two_looks_are_all_told_once() -> None:

@@ -28,9 +28,19 @@ def payloads(stream: Stream) -> Counter[int]:
         return Counter(int(msg.data) for msg in messages)
 
 
+@pytest.fixture
+def no_search(spark_environment: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """An environment with a broken package, which hides the formats of all others."""
+    broken = tmp_path / "packages" / "pyspark_broken"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise RuntimeError('broken')")
+    path = os.pathsep.join([str(broken.parent), spark_environment["PYTHONPATH"]])
+    return {**spark_environment, "PYTHONPATH": path}
+
+
 @since_41  # the driver has writers of Arrow batches
 def test_failed_and_killed_tasks_with_changed_orders_store_every_row_once(
-    spark_environment: dict[str, str], tmp_path: Path
+    no_search: dict[str, str], tmp_path: Path
 ) -> None:
     with run(jetstream=True) as server, jsclient.connect(server.url) as nc:
         js = nc.jetstream()
@@ -45,7 +55,7 @@ def test_failed_and_killed_tasks_with_changed_orders_store_every_row_once(
         ended = subprocess.run(
             [sys.executable, "-m", "tests.spark.sink_driver", server.url, tmp_path],
             cwd=ROOT,
-            env={**os.environ, **spark_environment},
+            env={**os.environ, **no_search},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

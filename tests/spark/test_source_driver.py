@@ -169,16 +169,23 @@ def test_no_secret_is_told_anywhere(driver: Driver, tmp_path: Path) -> None:
             js = nc.jetstream()
             made(js)
             fill(js, 10)
-        options = {"servers": url, "stream": "S", "user": "u"}
-        process = driver(
-            {**options, "password": "hidden-password"},
-            {**options, "password": "hidden-mistake"},
-            **conf,
-        )
-        assert process.wait(PATIENCE) == 1
+            out = made(js, "OUT", subjects=["out"])
+            options = {"servers": url, "stream": "S", "user": "u"}
+            right = {**options, "password": "hidden-password"}
+            wrong = {**options, "password": "hidden-mistake"}
+            sink = {"stream": "OUT", "subject": "out"}
+            process = driver(
+                right,
+                wrong,
+                {**right, "at": "one", "sink": {**right, **sink}},
+                {**right, "at": "two", "sink": {**wrong, **sink}},
+                **conf,
+            )
+            assert process.wait(PATIENCE) == 2
+            assert out.info().state.messages == 10
     log = (tmp_path / "log").read_text()
-    assert "check user, password" in log
-    assert re.search(r'"numInputRows" ?: ?10\b', log)
+    assert len(re.findall("OptionError: option servers: .*check user", log)) >= 2
+    assert len(re.findall(r'"numInputRows" ?: ?10\b', log)) >= 2
     told = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert [path for path in told if path.is_relative_to(events)]
     for path in told:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import json
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -135,6 +136,57 @@ def test_every_kind_of_stream_is_read_whole(
     assert readers.seqs(**options) == expected
     # Nothing was taken away.
     assert stream.info().state.messages == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("count", "subject", "by"),
+    [
+        (100, "s.>", "DIRECT.GET.S"),
+        (101, "s.>", "CONSUMER.CREATE.S"),
+        (100, "s.0,s.1", "CONSUMER.CREATE.S"),  # a direct get takes one filter
+    ],
+)
+def test_small_ranges_are_read_directly_and_large_ones_by_a_consumer(
+    js: JetStream,
+    readers: Readers,
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+    subject: str,
+    by: str,
+) -> None:
+    monkeypatch.setattr(reading, "SMALL", 100)
+    made(js)
+    fill(js, count, subjects=2)
+    with js._connection.subscribe("$JS.API.>") as asked:
+        js._connection.flush()
+        assert len(readers.seqs(subject=subject)) == count
+        js._connection.flush()
+        subjects = [msg.subject.removeprefix("$JS.API.") for msg in taken(asked)]
+    ways = [s for s in subjects if s.startswith(("DIRECT.GET", "CONSUMER.CREATE"))]
+    assert ways
+    assert all(way.startswith(by) for way in ways), ways
+
+
+def test_a_consumer_that_is_silent_is_noticed_before_a_request_is_given_up(
+    js: JetStream, readers: Readers
+) -> None:
+    made(js)
+    fill(js, 100)
+    with js._connection.subscribe("$JS.API.CONSUMER.MSG.NEXT.S.*") as asked:
+        js._connection.flush()
+        assert len(readers.seqs(readMode="consumer")) == 100
+        js._connection.flush()
+        pulls = [json.loads(msg.data) for msg in taken(asked)]
+    assert pulls
+    for pull in pulls:
+        assert 0 < 2 * pull["idle_heartbeat"] <= 2e9
+
+
+def taken(subscription: jsclient.Subscription) -> Iterator[jsclient.Msg]:
+    """What has come so far."""
+    with contextlib.suppress(jsclient.TimeoutError):
+        while True:
+            yield subscription.next(timeout=0.0)
 
 
 def test_a_mirror_is_read_under_its_own_name(js: JetStream, readers: Readers) -> None:

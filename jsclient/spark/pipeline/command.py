@@ -44,6 +44,10 @@ def _with_spark(pipeline: Pipeline, options: Namespace) -> int:
                         sys.stdout.write(f"{name}: {columns}\n")
                     return 0
                 run(spark, pipeline, report, once=options.once)
+                report.clear()
+                if report.skipped:
+                    said = f"{report.skipped:,} rows were refused and skipped"
+                    _say(f"{said}; the logs of the tasks have the reasons", 0)
             except spark_errors() as error:
                 report.clear()
                 return _say(reason(error), LOST if is_data_loss(error) else FAILED)

@@ -21,6 +21,8 @@ from .description import PipelineError
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
+    from ..refusals import Refusals
+
 __all__ = ["Batch", "Report"]
 
 # What lasts less than so many seconds is not told on the live line.
@@ -39,14 +41,20 @@ class Batch:
     seconds: float
     rows_per_second: float | None
     lag: int | None  # messages that were there and not read yet
+    skipped: int | None = None  # rows that the server refused; None if nobody can tell
 
 
-def batch_of(pipeline: str, progress: StreamingQueryProgress) -> Batch | None:
+def batch_of(
+    pipeline: str, progress: StreamingQueryProgress, refusals: Refusals | None = None
+) -> Batch | None:
     """What Spark tells of a batch; None if it tells that there was none."""
     if "addBatch" not in progress.durationMs:
         return None
     seconds = progress.durationMs.get("triggerExecution", progress.batchDuration) / 1000
     rows = progress.numInputRows or 0
+    skipped = None
+    if refusals is not None:
+        skipped = refusals.take(str(progress.id), progress.batchId)
     return Batch(
         time=progress.timestamp,
         pipeline=pipeline,
@@ -56,6 +64,7 @@ def batch_of(pipeline: str, progress: StreamingQueryProgress) -> Batch | None:
         seconds=seconds,
         rows_per_second=round(rows / seconds, 1) if seconds else None,
         lag=lag_of(progress),
+        skipped=skipped,
     )
 
 
@@ -79,6 +88,7 @@ class Report:
         self._began = clock()
         self._latest: dict[str, tuple[Batch, float]] = {}  # by query, and when it ended
         self._rows = 0
+        self._skipped = 0
         self._shown = ""
 
     def __enter__(self) -> Report:
@@ -93,6 +103,11 @@ class Report:
         """Tells what goes on while there is nothing else to tell."""
         self._show(f"{self._name}: {text}")
 
+    @property
+    def skipped(self) -> int:
+        """How many rows the server has refused so far."""
+        return self._skipped
+
     def started(self) -> None:
         """From now on there can be batches."""
         self._began = self._clock()
@@ -101,6 +116,7 @@ class Report:
         """Tells of a batch."""
         self._latest[batch.query] = batch, self._clock()
         self._rows += batch.rows or 0
+        self._skipped += batch.skipped or 0
         if self._file is not None or not self.is_live:
             file = self._file or self._screen
             file.write(json.dumps(asdict(batch)) + "\n")
@@ -135,6 +151,8 @@ class Report:
         busy = [q for q, span in spans.items() if q in working or span < MOMENT]
         batches = [batch for batch, _ in self._latest.values()]
         words = [f"{self._name}: {self._rows:,} rows"]
+        if self._skipped:
+            words.append(f"{self._skipped:,} skipped")
         if busy:
             rates = [self._latest[query][0].rows_per_second or 0.0 for query in busy]
             words.append(f"{sum(rates):,.0f} rows/s")

@@ -14,7 +14,8 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import datetime, timezone
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING
 from ..freeing import commit_final
 from ..options import source_options
 from ..progress import end_offsets
+from ..refusals import OPTION, Refusals
 from .description import Pipeline, PipelineError, Sink
 from .frames import check_shared, frames
 from .report import Batch, Report, batch_of
@@ -56,16 +58,48 @@ def run(
     """
     report.say("starting")
     found = _checked(spark, pipeline)
-    if not pipeline.is_stream:
-        _run_batch(pipeline, found, report)
-        return
+    with ExitStack() as ending:
+        refusals = None
+        if not _is_remote(spark):  # else its commits are on another machine
+            refusals = ending.enter_context(Refusals())
+            pipeline = _told(pipeline, refusals)
+        if pipeline.is_stream:
+            _run_stream(pipeline, found, report, refusals, once=once)
+        else:
+            _run_batch(pipeline, found, report, refusals)
+
+
+def _is_remote(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def _told(pipeline: Pipeline, refusals: Refusals) -> Pipeline:
+    """The pipeline with sinks that tell how many rows they skip."""
+    sinks = tuple(
+        replace(sink, options={**sink.options, OPTION: refusals.path})
+        if sink.format == "jetstream"
+        else sink
+        for sink in pipeline.sinks
+    )
+    return replace(pipeline, sinks=sinks)
+
+
+def _run_stream(
+    pipeline: Pipeline,
+    found: dict[str, DataFrame],
+    report: Report,
+    refusals: Refusals | None,
+    *,
+    once: bool,
+) -> None:
+    """Runs the queries to their ends, and frees what their last batches have read."""
     stopping = threading.Event()
     watched: list[_Watched] = []
     with _signals(stopping):
         try:
             for query in pipeline.queries():
                 started = start(pipeline, query, found, once=once)
-                watched.append(_Watched(pipeline.name, started))
+                watched.append(_Watched(pipeline.name, started, refusals))
             _watch(watched, report, stopping)
         finally:
             for each in watched:
@@ -89,20 +123,27 @@ def _checked(spark: SparkSession, pipeline: Pipeline) -> dict[str, DataFrame]:
     return found
 
 
-def _run_batch(pipeline: Pipeline, found: dict[str, DataFrame], report: Report) -> None:
+def _run_batch(
+    pipeline: Pipeline,
+    found: dict[str, DataFrame],
+    report: Report,
+    refusals: Refusals | None,
+) -> None:
     """Writes every sink once."""
     shared = pipeline.sources if pipeline.is_shared else ()
     kept = [found[source.name].persist() for source in shared]
     try:
         for sink in pipeline.sinks:
             report.say(f"writing {sink.name}")
-            report.done(_written(pipeline, sink, found[sink.origin]))
+            report.done(_written(pipeline, sink, found[sink.origin], refusals))
     finally:
         for frame in kept:
             frame.unpersist()
 
 
-def _written(pipeline: Pipeline, sink: Sink, frame: DataFrame) -> Batch:
+def _written(
+    pipeline: Pipeline, sink: Sink, frame: DataFrame, refusals: Refusals | None
+) -> Batch:
     """Writes a sink once."""
     from pyspark.sql import Observation
     from pyspark.sql.functions import count, lit
@@ -122,6 +163,7 @@ def _written(pipeline: Pipeline, sink: Sink, frame: DataFrame) -> Batch:
         seconds=round(seconds, 3),
         rows_per_second=round(rows / seconds, 1),
         lag=None,
+        skipped=None if refusals is None else refusals.take(None, 0),
     )
 
 
@@ -173,11 +215,14 @@ def _watch(
 class _Watched:
     """One query, and how far its batches have been reported."""
 
-    def __init__(self, pipeline: str, query: StreamingQuery) -> None:
+    def __init__(
+        self, pipeline: str, query: StreamingQuery, refusals: Refusals | None = None
+    ) -> None:
         self.query = query
         self.name = query.name or str(query.id)  # as its batches are told
         self.last: StreamingQueryProgress | None = None  # of the last batch
         self._pipeline = pipeline
+        self._refusals = refusals
         self._reported = -1
         self._began: int | None = None  # reported when it was first asked to stop
 
@@ -189,8 +234,10 @@ class _Watched:
         # Mostly it is one. Asking for all that Spark remembers is dear.
         is_one = last.batchId <= self._reported + 1
         for progress in [last] if is_one else self.query.recentProgress:
-            batch = batch_of(self._pipeline, progress)
-            if batch is not None and progress.batchId > self._reported:
+            if progress.batchId <= self._reported:
+                continue
+            batch = batch_of(self._pipeline, progress, self._refusals)
+            if batch is not None:
                 self._reported = progress.batchId
                 self.last = progress
                 yield batch
