@@ -46,6 +46,8 @@ def test_a_connection_that_has_ended_is_replaced(jetstream_server: Server) -> No
     assert len(tries) == 2
 
 
+# Newer Pythons warn of forks beside threads: that is what is tried here.
+@pytest.mark.filterwarnings("ignore:This process")
 def test_a_forked_child_makes_its_own(server: Server) -> None:
     here = options(server.url)
     connecting.connection(here)
