@@ -283,8 +283,7 @@ class Conversation:
         if known is not None:
             self._past_bytes += known.bytes
             del self._parting[pull]
-            if not self.is_ended:
-                self._was_trial(known)
+            self._was_trial(known)
         self._settle(now)
 
     def status(self, pull: int, code: int, description: str, now: float) -> None:
@@ -614,8 +613,6 @@ class Conversation:
         return self._heard_at + 2 * self._heartbeat
 
     def _set_deadline(self) -> None:
-        if self.is_ended:
-            return
         due = min(self._finish_at, self._silent_at)
         if self._part_at is not None and self.open:
             due = min(due, self._part_at)

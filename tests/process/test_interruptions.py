@@ -363,6 +363,35 @@ def test_no_message_is_lost_or_repeated_wherever_an_iteration_is_interrupted() -
         assert_subscribed(scene)
 
 
+def test_a_pull_that_is_given_up_is_replaced_wherever_that_is_interrupted() -> None:
+    desk = Desk()
+    numbers = itertools.count(1)
+
+    def serve(pull: Pull) -> Iterable[bytes]:
+        if len(desk.pulls) % 2:
+            status = pull.status("409 Leadership Change")
+            return [pull.message(next(numbers)), status]
+        return [pull.message(next(numbers)) for _ in range(pull.body["batch"])]
+
+    desk.on_pull = serve
+    with consuming(desk) as scene:
+        for interruption in places():
+            with scene.consumer.messages(4, threshold_messages=0) as messages:
+                got: list[jsclient.Msg] = []
+                with interruption:
+                    for _ in range(4):
+                        got.append(messages.next(TIMEOUT))
+                while len(got) < 4:
+                    got.append(messages.next(TIMEOUT))
+                first = got[0].metadata.stream_seq
+                assert seqs(got) == list(range(first, first + 4))
+                # Nothing of the one that was given up is owed any more.
+                inbox = messages._feed.inbox
+                assert inbox.owed + inbox.count <= 4  # type: ignore[attr-defined]
+            assert_put_away(scene, scene.consumer)
+        assert_subscribed(scene)
+
+
 @pytest.mark.parametrize("kind", ["messages", "batches"])
 def test_an_iteration_whose_start_is_interrupted_leaves_what_it_would_begin_with(
     kind: str,

@@ -578,6 +578,7 @@ def test_bytes_of_a_pull_that_is_given_up_are_never_asked_for_twice() -> None:
     desk.hears = False
     desk.deliver(1, size=50).status(*SHUTDOWN)
     desk.deliver(1, size=100, pull=1)  # late
+    assert desk.machine.owed_bytes == 50
     desk.wait(RELINK_PAUSE)
     assert desk.budgets == [200]
     desk.hear()
