@@ -88,6 +88,16 @@ def spark_environment(
     return found | quick.environment(*flags)
 
 
+@pytest.fixture
+def no_search(spark_environment: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """That with a broken package, which hides the formats of all others from Spark."""
+    broken = tmp_path / "packages" / "pyspark_broken"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise RuntimeError('broken')")
+    path = os.pathsep.join([str(broken.parent), spark_environment["PYTHONPATH"]])
+    return {**spark_environment, "PYTHONPATH": path}
+
+
 @pytest.fixture(scope="session")
 def spark(
     spark_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory

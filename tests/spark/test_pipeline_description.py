@@ -129,7 +129,9 @@ def test_a_file_is_read_from_where_it_is(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_told() -> None:
-    with pytest.raises(PipelineError, match=r"^\[nowhere.toml\]: it cannot be read"):
+    with pytest.raises(
+        PipelineError, match=r"^\[nowhere.toml\]: it cannot be read: No such"
+    ):
         load("nowhere.toml")
 
 

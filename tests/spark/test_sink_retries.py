@@ -28,16 +28,6 @@ def payloads(stream: Stream) -> Counter[int]:
         return Counter(int(msg.data) for msg in messages)
 
 
-@pytest.fixture
-def no_search(spark_environment: dict[str, str], tmp_path: Path) -> dict[str, str]:
-    """An environment with a broken package, which hides the formats of all others."""
-    broken = tmp_path / "packages" / "pyspark_broken"
-    broken.mkdir(parents=True)
-    (broken / "__init__.py").write_text("raise RuntimeError('broken')")
-    path = os.pathsep.join([str(broken.parent), spark_environment["PYTHONPATH"]])
-    return {**spark_environment, "PYTHONPATH": path}
-
-
 @since_41  # the driver has writers of Arrow batches
 def test_failed_and_killed_tasks_with_changed_orders_store_every_row_once(
     no_search: dict[str, str], tmp_path: Path

@@ -360,6 +360,22 @@ def test_in_a_foreach_batch_a_replay_stores_nothing(
     assert sorted(payloads(sink)) == list(range(500))
 
 
+def test_a_refused_row_fails_a_query_with_its_subject_and_the_reason(
+    source: Source, jetstream_server: Server, sink: Stream, tmp_path: Path
+) -> None:
+    subject = "if(data = '7', 'elsewhere.7', subject) AS subject"
+    query = write_stream(
+        source(10).selectExpr(subject, "data"),
+        "OUT",
+        checkpoint=str(tmp_path / "checkpoint"),
+        once=True,
+        servers=jetstream_server.url,
+    )
+    with pytest.raises(PySparkException, match=r"'elsewhere\.7'.*no stream answers"):
+        query.awaitTermination()
+    assert not (tmp_path / "checkpoint" / "commits" / "0").exists()
+
+
 @since_42
 def test_the_mode_complete_publishes_the_whole_result(
     source: Source, jetstream_server: Server, sink: Stream, tmp_path: Path

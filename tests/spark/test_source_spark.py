@@ -150,6 +150,18 @@ def test_a_job_that_is_cut_short_leaves_no_consumer(full: Server, frame: Frame) 
             pass
 
 
+def test_a_frame_is_a_snapshot_and_filters_of_it_do_not_change_it(
+    js: JetStream, frame: Frame
+) -> None:
+    made(js)
+    fill(js, 100)
+    found = frame()
+    assert found.where("subject = 's.1'").count() == 25
+    fill(js, 50)
+    assert found.count() == 100
+    assert frame().count() == 150
+
+
 def test_a_view_in_sql_reads_the_stream(
     spark: SparkSession, js: JetStream, jetstream_server: Server
 ) -> None:
@@ -261,6 +273,21 @@ def test_a_work_queue_is_freed_as_batches_are_committed(
     jsclient.spark.commit_final(strings, progress.sources[0].endOffset)
     assert stream.info().state.messages == 0
     assert written(spark, tmp_path).select("sequence").distinct().count() == 1000
+
+
+def test_an_interest_stream_is_freed_as_batches_are_committed(
+    spark: SparkSession, js: JetStream, query: Query, tmp_path: Path
+) -> None:
+    stream = made(js, retention="interest")
+    options = {"consume": "reset", "anchor": "a", "maxRecordsPerTrigger": 60}
+    query(**options)  # from now on messages are kept
+    fill(js, 100)
+    assert sum(sizes(query(**options))) == 100
+    assert stream.info().state.first_seq == (61 if HAS_LIMITS else 1)
+    query(**options)
+    assert stream.info().state.messages == 0
+    seqs = [row.sequence for row in written(spark, tmp_path).collect()]
+    assert sorted(seqs) == list(range(1, 101))
 
 
 def test_a_filter_starts_no_batches_for_others_messages(

@@ -7,6 +7,7 @@ import re
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
+from .. import from_json, register
 from .description import Pipeline, PipelineError, Source
 from .reasons import reason, spark_errors
 
@@ -25,6 +26,11 @@ def frames(spark: SparkSession, pipeline: Pipeline) -> dict[str, DataFrame]:
 
     Raises PipelineError with the table and key that Spark or the server refuses.
     """
+    formats = [source.format for source in pipeline.sources]
+    if "jetstream" in [*formats, *(sink.format for sink in pipeline.sinks)]:
+        # Spark's own search for it finds nothing where some package is broken, or where
+        # ours is installed from its source tree.
+        register(spark)
     found = {}
     for source in pipeline.sources:
         found[source.name] = frame = _load(spark, pipeline, source)
@@ -47,8 +53,6 @@ def add_transforms(spark: SparkSession, pipeline: Pipeline) -> dict[str, DataFra
 
 
 def _load(spark: SparkSession, pipeline: Pipeline, source: Source) -> DataFrame:
-    from .. import from_json
-
     table = f"source.{source.name}"
     reader = spark.readStream if source in pipeline.streams else spark.read
     reader = reader.format(source.format).options(**source.options)

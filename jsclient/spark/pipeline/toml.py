@@ -61,7 +61,8 @@ def load(path: str | os.PathLike[str]) -> Pipeline:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise PipelineError(str(path), None, f"it cannot be read: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise PipelineError(str(path), None, f"it cannot be read: {why}") from error
     return parse(text, folder=file.resolve().parent)
 
 
