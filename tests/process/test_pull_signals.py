@@ -9,7 +9,7 @@ import pytest
 
 from jsclient import server
 from tests.process import children
-from tests.process.test_signals import KINDS, storm
+from tests.process.test_signals import KINDS, returns_whole, storm
 
 pytestmark = [
     pytest.mark.live,
@@ -77,6 +77,7 @@ def url() -> Iterator[str]:
         yield running.url
 
 
+@returns_whole
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("messages", "call"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 
 import pytest
 
@@ -68,6 +69,12 @@ END = """
 
 KINDS = ["Exception", "TimeoutError", "KeyboardInterrupt"]
 
+# No library can do anything about it, nor can this test's own code.
+returns_whole = pytest.mark.skipif(
+    sys.version_info < (3, 11),
+    reason="Python 3.10 runs handlers between a return and the use of its result",
+)
+
 
 def storm(text: str, *, left: int = 0) -> str:
     """A script whose work is done in the storm; `left` requests may lie about."""
@@ -117,6 +124,7 @@ def test_no_message_is_lost_or_repeated_when_a_handler_raises_in_a_for_loop(
     ).check()
 
 
+@returns_whole
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_message_is_lost_or_repeated_when_a_handler_raises_in_next(
     url: str, kind: str

@@ -689,7 +689,9 @@ def main() -> None:
         for only_one in (True, False):
             count = try_all(make, only_one)
             sys.stdout.write(f"{make.__name__}: {count}\n")
-            assert count > 0
+            # Python 3.10 has at hand what this one needs.
+            is_frugal = make is promising_again and sys.version_info < (3, 11)
+            assert count > 0 or is_frugal
     assert live_objects() == before
 
 
