@@ -1113,6 +1113,24 @@ cdef class Waiter:
 cdef class Helm
 
 
+cdef class LiveLink:
+    """The link of this moment, its parser, and when something is to be done for it."""
+
+    cdef readonly Link link
+    cdef readonly Parser parser
+    cdef readonly object session       # its `deadline` is the first of the two times
+    cdef public double leave_at
+
+    def __init__(self, Link link not None, Parser parser not None, session not None):
+        self.link = link
+        self.parser = parser
+        self.session = session
+        self.leave_at = INFINITY
+
+    cdef double next_tick(self) except? -1:
+        return min(<double>self.session.deadline, self.leave_at)
+
+
 # So many seconds at most are nothing but messages read before the loop, and with it every
 # other thread, has its turn.
 cdef double LONGEST_SHIFT = 0.005
@@ -1206,8 +1224,10 @@ cdef class Gate(Awaited):
 cdef class Helm:
     """Lets exactly one of the waiting threads drive the loop; the others sleep.
 
-    `drive(awaited, deadline)` turns the loop until awaited is ready, the deadline passed or the
-    link was lost. A thread that leaves the helm wakes one of the sleepers to take it.
+    As long as nothing but messages comes, the thread steers: all of that is compiled. Whatever
+    else there is to do is up to `drive(awaited, deadline)`, which turns the loop until awaited
+    is ready, the deadline passed or the link was lost. A thread that leaves the helm wakes one
+    of the sleepers to take it.
     It is compiled because a signal handler may raise between any two steps of Python code: the
     helm must be left whatever happens.
     """
@@ -1222,6 +1242,11 @@ cdef class Helm:
     cdef public object on_leave        # called once when it leaves it
     cdef unsigned long owner
     cdef object link                   # what is driven
+    cdef LiveLink live                 # the same with its parser and clocks, for `steer`
+    cdef list machines                 # clocks of the loop
+    cdef object calls                  # jobs that wait for the helm
+    cdef jsc_socket bell
+    cdef object fail
     cdef readonly bint is_steerable    # there is a link to drive
     cdef readonly bint is_closed
     cdef public bint is_resting        # the thread at the helm sits in select
@@ -1236,6 +1261,16 @@ cdef class Helm:
         self.outbox = outbox
         self.sleepers = []
 
+    def equip(self, list machines not None, calls not None, jsc_socket bell, fail not None):
+        """What is needed to steer: clocks and jobs of the loop, and the bell of the rope.
+
+        `fail(live, error)` says whether an error is the link's, which then ends.
+        """
+        self.machines = machines
+        self.calls = calls
+        self.bell = bell
+        self.fail = fail
+
     @property
     def is_free(self):
         """Whether no thread drives the loop."""
@@ -1246,9 +1281,13 @@ cdef class Helm:
         """Whether threads are asleep that could drive the loop."""
         return len(self.sleepers) > 0
 
-    def start(self, link=None):
-        """There is a link now: one of the sleepers takes the helm."""
+    def start(self, link=None, LiveLink live=None):
+        """There is a link now: one of the sleepers takes the helm.
+
+        With `live`, the same with its parser and clocks, threads steer by themselves.
+        """
         self.link = link
+        self.live = live
         self.is_steerable = True
         self.pass_on()
 
@@ -1259,6 +1298,7 @@ cdef class Helm:
         """
         if link is self.link:
             self.link = None
+            self.live = None
             self.is_steerable = False
 
     def close(self):
@@ -1381,7 +1421,8 @@ cdef class Helm:
             watcher = what.helm
             what.helm = self
         try:
-            self.drive(what, deadline)
+            if what is None or self.live is None or not self.is_steered(what, deadline):
+                self.drive(what, deadline)
         finally:
             self.owner = before
             self.is_resting = was_resting and before != 0
@@ -1395,24 +1436,34 @@ cdef class Helm:
                 self.ring()
         return 0
 
-    def steer(self, live, list machines not None, calls, Awaited what not None,
-              double deadline, jsc_socket bell):
+    cdef bint is_steered(self, Awaited what, double deadline) except -1:
+        """Steers until `what` is ready; False if the loop has to look what is to be done."""
+        cdef LiveLink live = self.live
+        if self.calls:
+            return False
+        try:
+            return self.steer(live, what, deadline) is None
+        except Exception as error:
+            if not self.fail(live, error):
+                raise
+            return True
+
+    cpdef steer(self, LiveLink live, Awaited what, double deadline):
         """Turns as long as nothing but messages comes. None: `what` is ready, and that is all.
 
         Otherwise the loop has to look what is to be done, and gets what `turn` returned: also
         when messages come for long, because no other thread runs while they do.
-        `live` has the link, its parser and clocks; `calls` are jobs that wait for the helm.
         """
         cdef Link link = live.link
         cdef Parser parser = live.parser
-        cdef double until = min(deadline, min(<double>live.session.deadline, <double>live.leave_at))
+        cdef double until = min(deadline, live.next_tick())
         cdef double now, pause_at = -INFINITY
         cdef Py_ssize_t received
-        for machine in machines:
+        for machine in self.machines:
             until = min(until, <double>machine.deadline)
         while True:
-            received = self.turn(link, parser, what, until, bell)
-            if received <= 0 or parser.is_noticed() or not self.is_steerable or calls:
+            received = self.turn(link, parser, what, until, self.bell)
+            if received <= 0 or parser.is_noticed() or not self.is_steerable or self.calls:
                 return received
             now = self.now()
             if now >= until:
@@ -2981,7 +3032,7 @@ cdef class Lane(Route):
         self.statuses = deque()
 
     cdef bint is_ready(self) noexcept:
-        return not self.is_open or len(self.statuses) > 0 or self.has_all(0, 0)
+        return self.has_all(0, 0) or not self.is_open or len(self.statuses) > 0
 
     cdef inline bint has_all(self, int64_t messages, int64_t bytes) noexcept:
         """Whether the pull has brought all that it can, once so much more has come."""
@@ -3066,7 +3117,8 @@ cdef class Lane(Route):
         self.messages = 0
         self.bytes = 0
         self.inbox = None
-        self.statuses.clear()
+        if self.statuses:
+            self.statuses.clear()
 
     @property
     def is_spent(self):
@@ -3183,11 +3235,13 @@ cdef class LanePool:
     cdef readonly list free
     cdef readonly dict users           # Lane -> a lone pull or a conversation
     cdef readonly list left            # lone pulls whose fetch is over, and which are not
+    cdef readonly object late          # messages that came of those which are
     cdef readonly str prefix           # of all their subjects
     cdef bytes prefix_bytes
 
     def __init__(self, prefix):
         self.left = []
+        self.late = deque()
         self.renew(prefix)
 
     def renew(self, prefix):
@@ -3326,8 +3380,24 @@ cdef class LonePull:
 
     def run(self, Helm helm not None, double finish_at):
         """Asks on a free lane and waits; whether everything came. No lane: it has not asked."""
-        cdef Lane lane
         self.asked_at = helm.now()
+        return self.ask_and_wait(helm, finish_at)
+
+    def run_for_one(self, Helm helm not None, double wait):
+        """Asks on a free lane, waits so long at most and takes the message.
+
+        None: it is not that simple. No lane: it has not asked, perhaps because messages that
+        came too late for other fetches are first.
+        """
+        self.asked_at = helm.now()
+        if self.pool.left or self.pool.late:
+            return None
+        if not self.ask_and_wait(helm, self.asked_at + wait):
+            return None
+        return self.take_one()
+
+    cdef bint ask_and_wait(self, Helm helm, double finish_at) except -1:
+        cdef Lane lane
         if not self.is_sendable(helm.outbox):
             return False
         lane = self.pool.take(self)

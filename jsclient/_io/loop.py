@@ -31,9 +31,8 @@ from .._core import (
     Gate,
     Helm,
     Inbox,
-    Link,
+    LiveLink,
     Outbox,
-    Parser,
     Replies,
     Route,
     Routes,
@@ -74,27 +73,18 @@ class Status(Enum):
     CLOSED = "closed"
 
 
-class Live:
+class Live(LiveLink):
     """The link of this moment and all that ends with it."""
 
-    __slots__ = (
-        "error",
-        "leave_at",
-        "link",
-        "parser",
-        "server",
-        "session",
-        "sock",
-    )
+    __slots__ = ("error", "server", "sock")
+
+    session: Session
 
     def __init__(self, call: Call, session: Session) -> None:
+        super().__init__(call.link, call.parser, session)
         self.sock = call.sock
-        self.link: Link = call.link
-        self.parser: Parser = call.parser
-        self.session = session
         self.server: Server = call.server
         self.error: Exception | None = None  # why it must end
-        self.leave_at = math.inf  # when to leave a server that shuts down
 
 
 class Machine(Protocol):
@@ -198,6 +188,7 @@ class Loop:
         self._selector.register(self._bell, selectors.EVENT_READ)
         self._full_selector.register(self._bell, selectors.EVENT_READ)
         self.keeper = Keeper(self)
+        self.helm.equip(self.machines, self._calls, self._bell_fd, self._has_failed)
 
     # Waiting --------------------------------------------------------------------------
 
@@ -321,24 +312,17 @@ class Loop:
     def _drive(self, what: Awaited | None, deadline: float) -> None:
         """Turns the loop until `what` is ready, the time is over or the link lost.
 
+        A thread that waits comes here when steering alone is not enough: see `Helm`.
         Without `what` the keeper is at the helm, until another thread wants it.
         """
         live = self.live
         if live is None or live.error is not None:
             return
+        received: int | None = None  # nothing was read yet
         try:
             while True:
                 if self._calls:
                     self._run_calls()
-                received: int | None
-                if what is None:
-                    received = live.link.receive(live.parser)
-                else:
-                    received = self.helm.steer(
-                        live, self.machines, self._calls, what, deadline, self._bell_fd
-                    )
-                if received is None:
-                    return
                 if live.parser.needs_attention:
                     self._attend(live)
                 now = monotonic()
@@ -353,14 +337,27 @@ class Loop:
                     raise errors.DisconnectedError("the server closed the connection")
                 if live.error is not None or self.live is not live or self._is_closing:
                     return
-                if now >= deadline:
-                    return
-                if received < 0 and (what is None or live.link.is_blocked):
-                    self._rest(live, what, now, deadline)
+                if received is not None:
+                    if now >= deadline:
+                        return
+                    if received < 0 and (what is None or live.link.is_blocked):
+                        self._rest(live, what, now, deadline)
+                if what is None:
+                    received = live.link.receive(live.parser)
+                else:
+                    received = self.helm.steer(live, what, deadline)
+                    if received is None:
+                        return
         except Exception as error:
-            if is_from_signal_handler(error):
+            if not self._has_failed(live, error):
                 raise
-            self.fail(live, error)
+
+    def _has_failed(self, live: Live, error: Exception) -> bool:
+        """Whether an error is the link's, which then ends, and no signal handler's."""
+        if is_from_signal_handler(error):
+            return False
+        self.fail(live, error)
+        return True
 
     def _rest(
         self, live: Live, what: Awaited | None, now: float, deadline: float
@@ -699,7 +696,7 @@ class Loop:
             self.status = Status.CONNECTED
         refused = self.outbox.attach(call.link, self.table.replay())
         self._tell_watchers(lambda watcher: watcher.linked(now))
-        self.helm.start(call.link)
+        self.helm.start(call.link, live)
         self.linked.open()
         self._discover(call.info, is_news=self._was_connected)
         if refused:

@@ -40,7 +40,7 @@ class Lanes:
         self.subject = subject  # to which the pulls are sent
         self.pool = LanePool(self._new_prefix())
         self.pins: dict[str, str] = {}  # of priority groups whose pinned client we are
-        self.leftovers = Leftovers(self.pool.left)
+        self.leftovers = Leftovers(self.pool.left, self.pool.late)
         self._count = 0
         loop.watchers.append(self)
 
