@@ -3604,13 +3604,18 @@ cdef class Reply(Awaited):
     """The answer to one request: a message, or the error that came instead."""
 
     cdef readonly str subject          # what was asked
-    cdef readonly str inbox            # where the answer goes
+    cdef str prefix                    # of all inboxes
     cdef bytes token
     cdef readonly Msg msg
     cdef readonly object error
     cdef bint is_tied                  # the request dies with its link
     cdef readonly bint is_begun        # bytes of a tied request were sent
     cdef readonly bint is_withdrawn    # none of them was, and none will be
+
+    @property
+    def inbox(self):
+        """Where the answer goes."""
+        return self.prefix + self.token.decode("ascii")
 
     cdef bint is_ready(self) noexcept:
         return self.msg is not None or self.error is not None
@@ -3702,8 +3707,8 @@ cdef class Replies(Answers):
         cdef Reply reply = Reply.__new__(Reply)
         cdef bytes token = self.new_token()
         reply.subject = subject
+        reply.prefix = self.prefix
         reply.token = token
-        reply.inbox = self.prefix + token.decode("ascii")
         return reply
 
     def enter(self, Reply reply not None):
@@ -3722,7 +3727,8 @@ cdef class Replies(Answers):
         cdef int asked
         if self.reason is not None:
             raise self.reason
-        reply_holder = text_span(reply.inbox, "reply", &answer)  # no-cython-lint
+        cdef bytes inbox = self.prefix_bytes + reply.token
+        answer.at, answer.size = PyBytes_AS_STRING(inbox), PyBytes_GET_SIZE(inbox)
         holder = outbox.checked_span(reply.subject, &to)  # no-cython-lint: keeps the bytes alive
         self.waiting[reply.token] = reply
         asked = outbox.add_publish(to, answer, data, headers, URGENT, reply, True)
