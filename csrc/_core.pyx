@@ -1250,6 +1250,7 @@ cdef class Helm:
     cdef readonly bint is_steerable    # there is a link to drive
     cdef readonly bint is_closed
     cdef public bint is_resting        # the thread at the helm sits in select
+    cdef bint has_slept                # since it began its turn
     cdef readonly uint64_t shifts      # how often the helm was taken
 
     def __init__(self, drive, now, Outbox outbox, rope=None):
@@ -1462,9 +1463,13 @@ cdef class Helm:
         for machine in self.machines:
             until = min(until, <double>machine.deadline)
         while True:
+            self.has_slept = False
             received = self.turn(link, parser, what, until, self.bell)
             if received <= 0 or parser.is_noticed() or not self.is_steerable or self.calls:
                 return received
+            if self.has_slept and what.is_ready():
+                # Nothing was due when it fell asleep; what is due now is seen by the next wait.
+                return None
             now = self.now()
             if now >= until:
                 return received
@@ -1512,6 +1517,7 @@ cdef class Helm:
             if left <= 0:
                 return link.read(parser) if is_early else received
             # From here on whoever makes it ready rings, a signal handler in this thread too.
+            self.has_slept = True
             self.is_resting = True
             if what.is_ready():
                 return received
@@ -2212,7 +2218,7 @@ cdef class PushInbox(ConsumerInbox):
 cdef enum:
     SPARE_SLOTS = 64
     SPARE_LEAST = 1 << 15              # smaller pieces cost nothing worth keeping
-    SPARE_BYTES = 1 << 23              # in all
+    SPARE_BYTES = 3 << 20              # in all: what a consume has beside its limits is below 4 MB
 
 cdef struct Spare:
     char *at
@@ -2284,6 +2290,14 @@ cdef class Block:
         cdef char *bigger = NULL
         while capacity < size:
             capacity *= 2
+        if capacity > SPARE_BYTES:
+            # Where it is, mostly: a copy of so much would be beyond any limit for a moment.
+            bigger = <char *>PyMem_Realloc(self.at, <size_t>capacity)
+            if bigger == NULL:
+                raise MemoryError
+            self.at = bigger
+            self.capacity = capacity
+            return 0
         if capacity >= SPARE_LEAST:
             bigger = take_spare(capacity)
         if bigger == NULL:
@@ -3337,6 +3351,7 @@ cdef class Draft:
 
 
 @cython.final
+@cython.freelist(8)
 cdef class LonePull:
     """One pull and the thread that waits for all of it, without a conversation.
 
@@ -3381,7 +3396,7 @@ cdef class LonePull:
     def run(self, Helm helm not None, double finish_at):
         """Asks on a free lane and waits; whether everything came. No lane: it has not asked."""
         self.asked_at = helm.now()
-        return self.ask_and_wait(helm, finish_at)
+        return self.ask_alone(helm.outbox) and self.await_all(helm, finish_at)
 
     def run_for_one(self, Helm helm not None, double wait):
         """Asks on a free lane, waits so long at most and takes the message.
@@ -3389,22 +3404,24 @@ cdef class LonePull:
         None: it is not that simple. No lane: it has not asked, perhaps because messages that
         came too late for other fetches are first.
         """
+        cdef bint is_asked = not self.pool.left and not self.pool.late
+        is_asked = is_asked and self.ask_alone(helm.outbox)
+        # The server is at work: what can be done now costs no time.
         self.asked_at = helm.now()
-        if self.pool.left or self.pool.late:
-            return None
-        if not self.ask_and_wait(helm, self.asked_at + wait):
+        if not is_asked or not self.await_all(helm, self.asked_at + wait):
             return None
         return self.take_one()
 
-    cdef bint ask_and_wait(self, Helm helm, double finish_at) except -1:
+    cdef bint ask_alone(self, Outbox outbox) except -1:
+        """Sends the pull on a free lane, if it can be sent."""
         cdef Lane lane
-        if not self.is_sendable(helm.outbox):
+        if not self.is_sendable(outbox):
             return False
         lane = self.pool.take(self)
         if lane is None:
             return False
-        self.send(lane, helm.outbox)
-        return self.await_all(helm, finish_at)
+        self.send(lane, outbox)
+        return True
 
     def ask(self, Lane lane not None, Outbox outbox not None):
         """Sends the pull on a lane that was taken for it, unless it was cut meanwhile."""
@@ -3642,6 +3659,11 @@ cdef bytes DIGITS = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuv
 cdef class Answers(Route):
     """A route whose messages answer what was sent, and may never come."""
 
+    @property
+    def is_awaited(self):
+        """Whether something that dies with its link has no answer yet."""
+        return False
+
     def fail_tied(self, error):
         """The link is lost: ends every wait that dies with it."""
 
@@ -3678,6 +3700,15 @@ cdef class Replies(Answers):
 
     def __len__(self):
         return len(self.waiting)
+
+    @property
+    def is_awaited(self):
+        """Whether a request that dies with its link has no answer yet."""
+        cdef Reply reply
+        for reply in list(self.waiting.values()):
+            if reply.is_tied and not reply.is_ready():
+                return True
+        return False
 
     cdef bytes new_token(self):
         cdef char[TOKEN_SIZE] token
@@ -4386,6 +4417,7 @@ cdef class Outbox:
     cdef OutboxState state
     cdef object refusal                # makes the exception of OUTBOX_REFUSING
     cdef bint takes_control            # control frames are accepted
+    cdef readonly bint is_leaving      # what must be answered waits for the next link
     cdef uint64_t epoch                # one per link
     cdef bint is_pushing               # a thread gives bytes to the link
     cdef readonly bint is_alerted      # somebody looks after unsent bytes every moment
@@ -4447,6 +4479,11 @@ cdef class Outbox:
     def is_up(self):
         """Whether a link takes the frames."""
         return self.state == OUTBOX_UP
+
+    @property
+    def takes_requests(self):
+        """Whether a link takes frames that must be answered on it."""
+        return self.state == OUTBOX_UP and not self.is_leaving
 
     def set_max_payload(self, int64_t value):
         """What the server accepts; nothing larger is added from now on."""
@@ -4597,6 +4634,8 @@ cdef class Outbox:
     ) except -1:
         """Adds a message whose subjects and header block are known to be good."""
         cdef int asked
+        if self.is_leaving and ticket is not None:
+            return ASK_LINK
         is_tied = is_tied or ticket is not None
         # A tied one without a ticket, a pull, is small and may come from the helm, where nobody
         # can wait for room.
@@ -4931,6 +4970,13 @@ cdef class Outbox:
         self.trim()
         return gate
 
+    def leave(self):
+        """The link is about to be left: requests that die with it wait for the next one.
+
+        What was asked before can still be answered.
+        """
+        self.is_leaving = self.state == OUTBOX_UP
+
     def expect_link(self):
         """Control frames are kept from now on: a link is about to be attached."""
         self.takes_control = True
@@ -4977,6 +5023,7 @@ cdef class Outbox:
         self.link = None
         self.epoch += 1
         self.takes_control = False
+        self.is_leaving = False
         # Not when the next one is attached: its first PING may be added before.
         self.pings = 0
         self.answered = 0
@@ -5225,6 +5272,11 @@ cdef class Slots(Answers):
             return INFINITY
         return <double>(self.oldest().due_ns - jsc_now_ns()) * 1e-9
 
+    @property
+    def is_awaited(self):
+        """Whether a publish that was added has no answer yet."""
+        return self.outstanding > 0
+
     def widen(self):
         """Acks take their time: more publishes may be under way."""
         self.width = min(self.limit, 2 * self.width)
@@ -5237,6 +5289,10 @@ cdef class Slots(Answers):
 
     cdef int admit(self, Span to, Span head, Span body) except -1:
         """Whether the outbox takes such a message now, as its `admit`."""
+        return ASK_LINK if self.outbox.is_leaving else self.readmit(to, head, body)
+
+    cdef int readmit(self, Span to, Span head, Span body) except -1:
+        """The same for a message that has a place already: its link waits for its outcome."""
         return self.outbox.admit(
             to.size + self.prefix_size + NUMBER_SIZE, head.size + body.size, True, True
         )
@@ -5975,6 +6031,11 @@ cdef class Pledges(Slots):
         return self.unsettled()
 
     @property
+    def is_awaited(self):
+        """Whether a publish that was added has no answer yet, or will be sent again."""
+        return self.unsettled() > 0
+
+    @property
     def is_full(self):
         """Whether no more may be under way now."""
         return self.unsettled() >= self.width
@@ -6029,7 +6090,8 @@ cdef class Pledges(Slots):
         block_span(pledge.block, &head)
         body.at = PyBytes_AS_STRING(pledge.data)
         body.size = PyBytes_GET_SIZE(pledge.data)
-        if self.admit(to, head, body):
+        asked = self.readmit(to, head, body) if is_again else self.admit(to, head, body)
+        if asked:
             return False
         # Other threads ran if TLS had to make the room.
         if self.reason is not None:

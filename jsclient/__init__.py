@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from . import errors, events
 from ._core import Batch, Headers, Metadata, Msg, PubAck
 from ._engine.info import ServerInfo
-from ._io.loop import Status
+from ._io.live import Status
 from .connection import Connection, Stats, connect
 from .errors import *  # noqa: F403 - the error tree is part of the namespace
 from .events import *  # noqa: F403 - so are the events

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from time import monotonic
 from typing import Any, TypeVar
@@ -79,7 +79,7 @@ def create(
     api: Api,
     stream: str,
     config: ConsumerConfig | None,
-    fields: dict[str, Any],
+    fields: Mapping[str, Any],
     *,
     pedantic: bool = False,
     timeout: Seconds | None = None,
@@ -95,7 +95,7 @@ def update(
     stream: str,
     name: str,
     config: ConsumerConfig | None,
-    fields: dict[str, Any],
+    fields: Mapping[str, Any],
     *,
     pedantic: bool = False,
     timeout: Seconds | None = None,
@@ -121,7 +121,7 @@ def create_or_update(
     api: Api,
     stream: str,
     config: ConsumerConfig | None,
-    fields: dict[str, Any],
+    fields: Mapping[str, Any],
     *,
     pedantic: bool = False,
     timeout: Seconds | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from ._api import PEDANTIC, Api, Listing, level_header
@@ -71,7 +71,7 @@ def info_of(answer: Any, doing: str) -> StreamInfo:
 def create(
     api: Api,
     config: StreamConfig | None,
-    fields: dict[str, Any],
+    fields: Mapping[str, Any],
     *,
     pedantic: bool = False,
     timeout: Seconds | None = None,
@@ -84,7 +84,7 @@ def update(
     api: Api,
     name: str | None,
     config: StreamConfig | None,
-    fields: dict[str, Any],
+    fields: Mapping[str, Any],
     *,
     pedantic: bool = False,
     timeout: Seconds | None = None,
@@ -116,7 +116,7 @@ def update(
 def create_or_update(
     api: Api,
     config: StreamConfig | None,
-    fields: dict[str, Any],
+    fields: Mapping[str, Any],
     *,
     pedantic: bool = False,
     timeout: Seconds | None = None,

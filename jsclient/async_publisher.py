@@ -95,7 +95,7 @@ class AsyncPublisher:
                 if window.is_full:
                     self._await_place(deadline, timeout)
                 else:
-                    make_way(loop, loop.outbox.is_up, deadline)
+                    make_way(loop, loop.outbox.takes_requests, deadline)
         except UnsentError as error:
             raise failure(error, subject, msg_id) from error
 

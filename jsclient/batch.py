@@ -44,6 +44,8 @@ FAST: Needs = [("fast batch publishing", (2, 14, 0))]
 
 Fields = list[tuple[str, str]]
 
+COMMIT = ("Nats-Batch-Commit", "1")
+
 
 class AtomicBatch:
     """Messages that a stream stores all together or not at all.
@@ -88,7 +90,8 @@ class AtomicBatch:
         self._refuse_over()
         self._loop.check_open()
         check_literal(subject)
-        held = subject, lasting_data(data), self._fields(headers, options)
+        payload = lasting_data(data)
+        held = subject, payload, self._fields(headers, options, len(payload))
         if self._held is not None:
             self._stage(self._held)
         self._count += 1
@@ -108,7 +111,7 @@ class AtomicBatch:
         deadline = monotonic() + self._timeout
         while self._staging:
             self._await_staged(deadline)
-        marks = [*self._marks(self._count), ("Nats-Batch-Commit", "1")]
+        marks = [*self._marks(self._count), COMMIT]
         try:
             msg = exchange(self._loop, subject, data, [*fields, *marks], deadline)
             return read_ack(msg, subject)
@@ -125,10 +128,21 @@ class AtomicBatch:
             self._loop.outbox.withdraw(reply)
             self._replies.drop(reply)
 
-    def _fields(self, headers: HeadersLike | None, options: PublishOptions) -> Fields:
-        made = Headers(optioned(self._api, headers, options) or ())
-        encode_headers(made)  # raises now, not when the message is sent
-        return made.multi_items()
+    def _fields(
+        self, headers: HeadersLike | None, options: PublishOptions, size: int
+    ) -> Fields:
+        """The headers of a message; what is wrong with it is raised now, not later."""
+        made = Headers(optioned(self._api, headers, options) or ()).multi_items()
+        # Any message may be the last one.
+        block = encode_headers([*made, *self._marks(self._count + 1), COMMIT])
+        size += len(block or b"")
+        most = self._loop.outbox.max_payload
+        if size > most:
+            raise errors.MaxPayloadError(
+                f"headers and payload, with the marks of a batch, are {size} bytes; "
+                f"the server accepts at most {most}"
+            )
+        return made
 
     def _marks(self, sequence: int) -> list[tuple[str, str]]:
         return [("Nats-Batch-Id", self.id), ("Nats-Batch-Sequence", str(sequence))]
@@ -248,6 +262,8 @@ class FastBatch:
         # Tickets tell a message that was sent from one that was not; no answer uses
         # them.
         self._tickets = Replies(self._prefix)
+        self._unsent: deque[Reply] = deque()  # those that had no byte sent, when added
+        self._is_begun = False  # some of it was sent
         self._sid: int | None = None
         self._live: object = None
         self._sent = 0  # the sequence of the last message, or of the commit
@@ -278,7 +294,7 @@ class FastBatch:
         deadline = monotonic() + self._timeout
         fields = optioned(self._api, headers, options)
         if self._sid is None:
-            self._open(deadline)
+            self._open(subject, deadline)
         try:
             self._take_all_control(deadline)
             if self._final is None and not self._is_broken:
@@ -321,8 +337,12 @@ class FastBatch:
         return self._on_gap == "fail" and bool(self.errors)
 
     def discard(self) -> None:
-        """Ends the batch here; what was stored stays stored."""
+        """Ends the batch here; what was stored stays stored, and no more is sent."""
         self._is_over = True
+        while self._unsent:
+            ticket = self._unsent.pop()
+            is_unsent = self._loop.outbox.withdraw(ticket) or ticket.is_withdrawn
+            self._is_begun |= ticket.is_begun or not is_unsent
         if self._sid is not None and not self._loop.is_closing:
             self._loop.unsubscribe(self._sid)
         self._sid = None
@@ -333,7 +353,7 @@ class FastBatch:
         if sid is not None:
             self._loop.orphaned(sid)
 
-    def _open(self, deadline: float) -> None:
+    def _open(self, subject: str, deadline: float) -> None:
         """Subscribes to the acks, on the next link that is up."""
         self._loop.check_open()
         linked = self._loop.linked
@@ -342,7 +362,9 @@ class FastBatch:
                 "there was no link to the server in time", PublishTimeoutError
             )
         self._live = self._loop.live
-        self._sid = self._loop.subscribe(f"{self._prefix}.>", None, self._inbox)
+        self._sid = self._loop.subscribe(
+            f"{self._prefix}.>", None, self._inbox, asked=subject
+        )
 
     def _send(
         self,
@@ -377,6 +399,10 @@ class FastBatch:
                     "the link took no more messages", PublishTimeoutError
                 )
         self._sent = sequence
+        while self._unsent and self._unsent[0].is_begun:
+            self._unsent.popleft()
+            self._is_begun = True
+        self._unsent.append(ticket)
         if asked:
             self._loop.alert()
 
@@ -406,7 +432,7 @@ class FastBatch:
 
     def _take_all_control(self, deadline: float) -> None:
         """Handles what the server has said so far, up to its last word."""
-        while self._inbox.count and self._final is None:
+        while self._final is None and (self._inbox.count or self._inbox.is_ended):
             self._take_control(deadline, "")
 
     def _take_control(self, deadline: float, late: str) -> None:
@@ -415,6 +441,8 @@ class FastBatch:
         while msg is None:
             if self._loop.live is not self._live:
                 raise self._unknown("the link was lost", PublishDisconnectedError)
+            if self._inbox.is_ended:
+                raise self._denied(self._inbox.reason)
             if not self._loop.wait(self._inbox, deadline):
                 raise self._unknown(late, PublishTimeoutError)
             msg = self._inbox.take()
@@ -468,6 +496,17 @@ class FastBatch:
         error.__cause__ = reason
         return error
 
+    def _denied(self, reason: BaseException | None) -> BaseException:
+        """The end of a batch whose subject, or whose inbox, the server refuses us."""
+        self._loop.check_open()
+        if not isinstance(reason, errors.PermissionsViolationError):
+            # It ends with its link, before the next one is there.
+            return self._unknown("the link was lost", PublishDisconnectedError)
+        unknown = self._unknown(str(reason))
+        unknown.__cause__ = reason
+        is_refused = reason.operation == "publish" and self._sent <= 1
+        return reason if is_refused else unknown
+
     def _unknown(
         self,
         reason: str,
@@ -475,10 +514,10 @@ class FastBatch:
     ) -> errors.Error:
         """The end of a batch of which nobody knows how much is stored."""
         self.discard()
-        if self._sent == 0:
+        if not self._is_begun:
             is_late = kind is PublishTimeoutError
             unbegun = errors.TimeoutError if is_late else errors.DisconnectedError
-            return unbegun(f"batch {self.id} was not begun: {reason}")
+            return unbegun(f"batch {self.id} was not sent: {reason}")
         return kind(
             self._subject,
             f"batch {self.id}: {reason}; {self._acked} of {self._sent} are acked",

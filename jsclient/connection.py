@@ -32,7 +32,8 @@ from ._engine.arguments import (
 from ._engine.info import ServerInfo
 from ._engine.options import MIB, Options
 from ._engine.servers import Pool, Server, parse_servers
-from ._io.loop import Loop, Status
+from ._io.live import Status
+from ._io.loop import Loop
 from .auth import Authenticator
 from .subscription import Subscription
 
@@ -124,7 +125,8 @@ def connect(
             seconds between two rounds over all servers.
         reconnect_buffer: bytes of core publishes that are kept while the link is down;
             0 makes them fail instead.
-        reconnect_on_lame_duck: leave a server that announces its shutdown.
+        reconnect_on_lame_duck: leave a server that announces its shutdown, as soon as
+            it has answered what JetStream was asked; it is given a second for that.
         randomize: try the servers in random order.
         ignore_discovered: use only the servers given here.
         ignore_auth_errors: go on trying a server that refuses us.
@@ -194,7 +196,7 @@ def connect(
 
     loop = Loop(options, pool, fields, on_event)
     try:
-        loop.connect(options.connect_timeout)
+        loop.links.make_first(options.connect_timeout)
     except (errors.NoServersError, errors.ConnectionError):
         if not retry_initial:
             loop.discard()
@@ -441,7 +443,8 @@ class Connection:
         loop = self._loop
         while True:
             loop.check_open()
-            if not loop.wait(loop.linked, deadline):
+            # A link that is about to be left still tells of what was sent on it.
+            if not (loop.outbox.is_leaving or loop.wait(loop.linked, deadline)):
                 raise errors.TimeoutError(late)
             if loop.live is not None:
                 break
@@ -456,7 +459,7 @@ class Connection:
     def reconnect(self) -> None:
         """Leaves the link for another server, or for the same if there is but one."""
         self._loop.check_open()
-        self._loop.reconnect()
+        self._loop.links.leave()
 
     def drain(self, timeout: Seconds | None = 30.0) -> None:
         """Ends the connection without losing what has arrived or was published.
@@ -604,7 +607,7 @@ class Connection:
     @property
     def servers(self) -> tuple[str, ...]:
         """All servers known now, listed or discovered, without user information."""
-        return tuple(server.label for server in self._loop.pool.servers)
+        return tuple(server.label for server in self._loop.links.pool.servers)
 
     @property
     def server_info(self) -> ServerInfo:
@@ -633,7 +636,7 @@ class Connection:
 
     def stats(self) -> Stats:
         """Counts of messages and bytes so far."""
-        return Stats(**self._loop.stats())
+        return Stats(**self._loop.links.stats())
 
     def __repr__(self) -> str:
         where = self.connected_url

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from datetime import datetime
 from threading import Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 from . import _consumer_verbs as verbs
 from ._api import Api
 from ._core import Batch, BatchInbox, Courier, LonePull, Msg, PullInbox
 from ._engine.arguments import Seconds, count, integer, seconds
 from ._engine.pull import Policy
-from ._io.lone_pull import Order, abandon, conclude, go_on
+from ._io.lone_pull import Order, conclude, go_on, leave_later
 from ._io.pulling import Lanes, Pulling
 from .consuming import Batches, ConsumeHandle, Messages, new_courier
 from .errors import Error, TimeoutError
@@ -29,6 +29,7 @@ from .jetstream_errors import (
 )
 from .pull_options import (
     MANY,
+    ConsumeOptions,
     PullOptions,
     consume_policy,
     fetch_policy,
@@ -39,6 +40,8 @@ from .push import PushFeed
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from .config_fields import ConsumerSettings
 
 DEFAULT_ROWS = 5000  # of a batch
 # A call of a fetch, and its order.
@@ -80,7 +83,11 @@ class Consumer:
         return self._info
 
     def update(
-        self, *, pedantic: bool = False, timeout: Seconds | None = None, **fields: Any
+        self,
+        *,
+        pedantic: bool = False,
+        timeout: Seconds | None = None,
+        **fields: Unpack[ConsumerSettings],
     ) -> Consumer:
         """Changes fields of its configuration; all others stay as they are.
 
@@ -139,7 +146,8 @@ class Consumer:
     ) -> Msg:
         """The next message; TimeoutError when none came in time.
 
-        A `timeout` of 0 asks for what is there; the server has a second to say so.
+        A `timeout` of 0 asks for what is there, and waits less than a tenth of a second
+        for the answer; one that takes longer is for the next call.
         With `idle_heartbeat` the server tells that often that it still waits, at least
         every half of `timeout`; by default every 5 seconds if that is 10 or more. When
         it does not, MissedHeartbeatError is raised.
@@ -147,12 +155,12 @@ class Consumer:
         Options of a pull, here and below: `group`, `priority`, `min_pending` and
         `min_ack_pending` for consumers with priority groups.
         """
-        last = self._last_next
+        info, last = self._info, self._last_next
         if (
             last is not None
             # Not merely equal: True is equal to 1, and no time.
             and timeout is last[1]
-            and last[0] is self._info
+            and info is last[0]
             and idle_heartbeat is None
             and not pull
         ):
@@ -160,7 +168,7 @@ class Consumer:
         else:
             order = self._order(1, None, timeout, False, idle_heartbeat, pull)
             if idle_heartbeat is None and not pull:
-                self._last_next = (self._info, timeout, order)
+                self._last_next = (info, timeout, order)
         lanes = self._lanes or self._new_lanes()
         lone = LonePull(lanes.pool, order.draft)
         try:
@@ -176,7 +184,9 @@ class Consumer:
                 if msg is not None:
                     return msg
         except BaseException:
-            abandon(lanes, lone)
+            # Here, for a further exception may come as soon as a function begins.
+            lone.give_up()
+            leave_later(lanes)
             raise
         if is_late:
             found = fetch_after(lanes, order, finish_at, self._run)
@@ -200,7 +210,7 @@ class Consumer:
         """Up to that many messages, waiting at most `timeout` for all of them.
 
         Returns what came; its `error` says why it ended early. Raises only when nothing
-        came and something went wrong.
+        came and something went wrong. A `timeout` of 0 is that of `next`.
         """
         return self._fetch(
             max_messages, max_bytes, timeout, False, idle_heartbeat, pull
@@ -227,7 +237,7 @@ class Consumer:
     ) -> FetchResult:
         """Up to that many messages of those that are there now.
 
-        `timeout` is only for a server that does not answer.
+        `timeout` is only for a server that does not answer, or is far away.
         """
         return self._fetch(max_messages, None, timeout, True, None, pull)
 
@@ -283,7 +293,7 @@ class Consumer:
             ):
                 return order
         info = self._info
-        doing = f"fetch from {self!r}"
+        doing = self._doing("fetch from")
         config = info.config
         self._check_is_pull(doing)
         limit = seconds(timeout)
@@ -362,7 +372,7 @@ class Consumer:
             idle_heartbeat=idle_heartbeat,
             stop_after=stop_after,
             on_missing=on_missing,
-            doing=f"consume from {self!r}",
+            doing=self._doing("read"),
         )
         fields = pull_fields(self._info.config, pull)
         inbox = PullInbox(self._courier())
@@ -383,7 +393,7 @@ class Consumer:
         *,
         workers: int = 1,
         auto_in_progress: bool = False,
-        **options: Any,
+        **options: Unpack[ConsumeOptions],
     ) -> ConsumeHandle:
         """Calls back with each message, on `workers` threads of its own.
 
@@ -464,7 +474,7 @@ class Consumer:
             stop_after=stop_after,
             on_missing=on_missing,
             default_messages=DEFAULT_ROWS,
-            doing=f"consume from {self!r}",
+            doing=self._doing("read"),
         )
         fields = pull_fields(self._info.config, pull)
         inbox = BatchInbox(self._courier())
@@ -543,6 +553,9 @@ class Consumer:
         if self._lanes is not fresh:
             fresh.orphan()
         return self._lanes
+
+    def _doing(self, verb: str) -> str:
+        return f"{verb} consumer {self.name!r} of stream {self.stream_name!r}"
 
     def _check_is_pull(self, doing: str) -> None:
         if self._info.config.deliver_subject:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # The first release that answers a pull from a consumer that is not there.
 TELLS_MISSING = (2, 10, 26)
 # How long a fetch whose time is over may still ask whether there is a consumer.
-LAST_QUESTION = 0.1
+LAST_QUESTION = 0.08
 
 
 class FetchResult(Sequence[Msg]):
@@ -117,7 +117,7 @@ def fetch_error(consumer: Consumer, lone: LonePull, count: int) -> errors.Error 
     is_silence = is_silence and lone.heir.is_unanswered and not lone.is_cut
     if error is None and not count and consumer._api.loop.live is None:
         error = errors.DisconnectedError("there was no link to the server in time")
-    elif is_silence and consumer._api.is_before(TELLS_MISSING):
+    elif is_silence and lone.heir.has_time and consumer._api.is_before(TELLS_MISSING):
         error = consumer._find_missing(LAST_QUESTION) or error
     if error is not None and not count:
         raise error

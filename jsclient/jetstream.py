@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
+from typing import TYPE_CHECKING, Literal, NoReturn, overload
 
 from . import _consumer_verbs as consumers_api
 from . import _stream_verbs as streams_api
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .columns import ColumnsLike
+    from .config_fields import ConsumerFields, ConsumerSettings, StreamFields
     from .connection import Connection
     from .publish_all import Publishable
     from .publish_columns import Published
@@ -444,7 +445,7 @@ class JetStream(AsyncPublishing):
         *,
         pedantic: bool = False,
         timeout: Seconds | None = None,
-        **fields: Any,
+        **fields: Unpack[StreamFields],
     ) -> Stream:
         """Makes a stream, of a StreamConfig or of its fields.
 
@@ -464,7 +465,7 @@ class JetStream(AsyncPublishing):
         *,
         pedantic: bool = False,
         timeout: Seconds | None = None,
-        **fields: Any,
+        **fields: Unpack[StreamFields],
     ) -> Stream:
         """Changes the fields of a stream that are given; all others stay.
 
@@ -485,7 +486,7 @@ class JetStream(AsyncPublishing):
         *,
         pedantic: bool = False,
         timeout: Seconds | None = None,
-        **fields: Any,
+        **fields: Unpack[StreamFields],
     ) -> Stream:
         """Changes the given fields of a stream, or makes it if there is none."""
         return Stream(
@@ -555,7 +556,7 @@ class JetStream(AsyncPublishing):
         *,
         pedantic: bool = False,
         timeout: Seconds | None = None,
-        **fields: Any,
+        **fields: Unpack[ConsumerFields],
     ) -> Consumer:
         """Makes a consumer of a stream; ConsumerExistsError if another has its name."""
         return Consumer(
@@ -578,7 +579,7 @@ class JetStream(AsyncPublishing):
         *,
         pedantic: bool = False,
         timeout: Seconds | None = None,
-        **fields: Any,
+        **fields: Unpack[ConsumerSettings],
     ) -> Consumer:
         """Changes the fields of a consumer that are given; all others stay."""
         return Consumer(
@@ -601,7 +602,7 @@ class JetStream(AsyncPublishing):
         *,
         pedantic: bool = False,
         timeout: Seconds | None = None,
-        **fields: Any,
+        **fields: Unpack[ConsumerFields],
     ) -> Consumer:
         """Changes the given fields of a consumer, or makes it if there is none."""
         return Consumer(

@@ -562,9 +562,12 @@ class ConsumerStatusError(JetStreamError):
     which consumer it was.
     """
 
+    meaning = ""  # of a status for which the server has no words
+
     def __init__(self, *, code: int, description: str = "", doing: str = "") -> None:
         number = f"{code} " if code else ""
-        super().__init__(f"{doing}: {number}{description}".strip(": "))
+        told = description or self.meaning
+        super().__init__(f"{doing}: {number}{told}".strip(": "))
         self.code = code
         self.description = description
         self.doing = doing
@@ -620,6 +623,8 @@ class UnpinnedError(PullError):
 
 class UnreachableConsumerError(PullError):
     """Nobody answers for the consumer: it is gone, or has no leader."""
+
+    meaning = "nobody answers for it: it is gone, or has no leader just now"
 
 
 class LostPullError(PullError):

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import errors
 from ._api import Api
@@ -21,8 +21,11 @@ from .config import consumer_config
 from .consumer import Consumer
 from .consuming import ConsumeHandle, new_courier
 from .fetching import FetchResult
-from .pull_options import consume_policy
+from .pull_options import OrderedOptions, consume_policy
 from .succession import OrderedMessages, Succession
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 HEARTBEAT = 5.0
 
@@ -204,7 +207,7 @@ class OrderedConsumer:
             raise
 
     def consume(
-        self, callback: Callable[[Msg], object], **options: Any
+        self, callback: Callable[[Msg], object], **options: Unpack[OrderedOptions]
     ) -> ConsumeHandle:
         """Calls back with each message, in order, on a thread of its own."""
         if not callable(callback):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from ._engine.arguments import Seconds, count, integer, seconds, text
 from ._engine.pull import MANY, Policy
@@ -16,6 +16,8 @@ LEAST_HEARTBEAT = 0.1  # of a fetch
 
 __all__ = [
     "MANY",
+    "ConsumeOptions",
+    "OrderedOptions",
     "PullOptions",
     "consume_policy",
     "fetch_policy",
@@ -31,6 +33,24 @@ class PullOptions(TypedDict, total=False):
     priority: int | None
     min_pending: int | None
     min_ack_pending: int | None
+
+
+class OrderedOptions(TypedDict, total=False):
+    """What `OrderedConsumer.messages` has, for those who hand it on."""
+
+    max_messages: int | None
+    max_bytes: int | None
+    expires: Seconds | None
+    idle_heartbeat: Seconds | None
+    stop_after: int | None
+
+
+class ConsumeOptions(OrderedOptions, PullOptions, total=False):
+    """What `Consumer.messages` has, for those who hand it on."""
+
+    threshold_messages: int | None
+    threshold_bytes: int | None
+    on_missing: Literal["raise", "wait"]
 
 
 def refuse_unknown(pull: PullOptions) -> None:

@@ -26,6 +26,17 @@ if TYPE_CHECKING:
     from .ownership import Ownership
 
 
+class _Turn:
+    """One fetch, from what it may bring to what it brought."""
+
+    __slots__ = ("came", "lone", "wanted")
+
+    def __init__(self) -> None:
+        self.wanted = 0
+        self.came = 0
+        self.lone: LonePull | None = None
+
+
 class PullSubscription:
     """A consumer that is read by fetches. Made by `JetStream.pull_subscribe`.
 
@@ -41,12 +52,12 @@ class PullSubscription:
         self._consumer = consumer
         self._ownership = ownership
         self._loop = consumer._api.loop
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # a signal handler may fetch, too
+        self._changed = threading.Condition(self._lock)
         self._is_ended = False
         self._limit: int | None = None  # of messages in all
         self._delivered = 0
-        self._wanted = 0  # by fetches that are under way
-        self._running: set[LonePull] = set()
+        self._running: set[_Turn] = set()  # fetches that are under way
 
     # Reading --------------------------------------------------------------------------
 
@@ -63,7 +74,8 @@ class PullSubscription:
         If there are some it returns them at once. Else it waits until all of them came
         or the time is over, and returns what came; `error` of the result says why it
         ended early. Raises TimeoutError when nothing came, and the server's error if
-        there was one.
+        there was one. With a `timeout` of 0 it does not wait: an answer that takes a
+        tenth of a second is for the next fetch.
 
         Options of the pull: `group`, `priority`, `min_pending`, `min_ack_pending`.
         """
@@ -76,30 +88,37 @@ class PullSubscription:
 
         order = order_of(max_messages)
         deadline = monotonic() + order.wait
-        count = self._reserve(max_messages, deadline)
-        if count < max_messages:
-            order = order_of(count)
-        came = 0
         lanes = consumer._own_lanes()
-        lone = LonePull(lanes.pool, order.draft)
+        turn = _Turn()
+        late: list[Msg] = []
+        found: FetchResult | None = None
+        # Whatever is raised in here, no message that came is lost: it is for the next
+        # fetch. Nothing may be called after it, not even a method of the result.
         try:
-            self._enter(lone)
-            late: list[Msg] = []
+            count = self._reserve(turn, max_messages, deadline)
+            if count < max_messages:
+                order = order_of(count)
+            turn.lone = LonePull(lanes.pool, order.draft)
+            if self._is_ended:
+                self._loop.call(turn.lone.cut)
             if lanes.leftovers:
                 lanes.await_leftovers(deadline)
-                late = lanes.leftovers.take(count)
+                lanes.leftovers.take_into(late, count)
             found = FetchResult(late, None)
             if not late:
-                found = fetch(consumer, lanes, order, lone, deadline)
-            came = len(found)
-        finally:
-            self._leave(lone, count, came)
-        if not found:
-            self._raise_end()
-            raise errors.TimeoutError(
-                f"no message of {self._ownership.name!r} within {seconds(timeout):g} s"
-            )
-        return found
+                found = fetch(consumer, lanes, order, turn.lone, deadline)
+            self._leave(turn, len(found._messages))
+            if not found._messages:
+                self._raise_end()
+                raise errors.TimeoutError(
+                    f"no message of {self._ownership.name!r} within "
+                    f"{seconds(timeout):g} s"
+                )
+            return found
+        except BaseException:
+            lanes.leftovers.put_back(late if found is None else found._messages)
+            self._leave(turn, 0)
+            raise
 
     def next(
         self,
@@ -109,35 +128,33 @@ class PullSubscription:
         **pull: Unpack[PullOptions],
     ) -> Msg:
         """The next message; TimeoutError when none came in time."""
-        return self.fetch(1, timeout, idle_heartbeat=idle_heartbeat, **pull)[0]
+        found = self.fetch(1, timeout, idle_heartbeat=idle_heartbeat, **pull)
+        return found._messages[0]
 
-    def _reserve(self, wanted: int, deadline: float) -> int:
+    def _reserve(self, turn: _Turn, wanted: int, deadline: float) -> int:
         """How many of the wanted messages are within the limit of the subscription."""
-        with self._changed:
+        with self._lock:
             while True:
                 self._raise_end()
                 room = wanted
                 if self._limit is not None:
-                    room = min(room, self._limit - self._delivered - self._wanted)
+                    others = sum(other.wanted for other in self._running)
+                    room = min(room, self._limit - self._delivered - others)
                 if room > 0:
-                    self._wanted += room
+                    turn.wanted = room
+                    self._running.add(turn)
                     return room
                 # Other fetches have asked for all the rest.
                 if not self._changed.wait(deadline - monotonic()):
                     raise errors.TimeoutError("no message was left by other fetches")
 
-    def _enter(self, lone: LonePull) -> None:
-        with self._changed:
-            self._running.add(lone)
-            is_ended = self._is_ended
-        if is_ended:
-            self._loop.call(lone.cut)
-
-    def _leave(self, lone: LonePull, wanted: int, came: int) -> None:
-        with self._changed:
-            self._running.discard(lone)
-            self._delivered += came
-            self._wanted -= wanted
+    def _leave(self, turn: _Turn, came: int) -> None:
+        """A fetch is over with so many messages; the last word counts."""
+        with self._lock:
+            self._running.discard(turn)
+            # No call stands between, in which a signal handler could raise.
+            self._delivered += came - turn.came
+            turn.came = came
             self._changed.notify_all()
 
     def _raise_end(self) -> None:
@@ -159,7 +176,7 @@ class PullSubscription:
         self._loop.check_open()
         if limit is not None:
             integer(limit, "limit", least=1)
-            with self._changed:
+            with self._lock:
                 self._limit = limit
                 self._changed.notify_all()
             return
@@ -176,7 +193,7 @@ class PullSubscription:
         deadline = monotonic() + limit
         self._loop.check_open()
         self._end()
-        with self._changed:
+        with self._lock:
             in_time = self._changed.wait_for(
                 lambda: not self._running, min(limit, threading.TIMEOUT_MAX)
             )
@@ -185,12 +202,13 @@ class PullSubscription:
             raise errors.DrainTimeoutError("a fetch did not end in time")
 
     def _end(self) -> None:
-        with self._changed:
+        with self._lock:
             self._is_ended = True
             self._changed.notify_all()
-            running = list(self._running)
+            running = [turn.lone for turn in self._running]
         for lone in running:
-            self._loop.call(lone.cut)
+            if lone is not None:
+                self._loop.call(lone.cut)
 
     def __enter__(self) -> PullSubscription:
         return self

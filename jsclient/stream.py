@@ -18,6 +18,14 @@ from .reading import get_batch, get_message, get_messages
 from .stored import StoredMessage
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .config_fields import (
+        ConsumerFields,
+        ConsumerSettings,
+        OrderedFields,
+        StreamSettings,
+    )
     from .ordered import OrderedConsumer
 
 
@@ -62,7 +70,11 @@ class Stream:
         return self._info
 
     def update(
-        self, *, pedantic: bool = False, timeout: Seconds | None = None, **fields: Any
+        self,
+        *,
+        pedantic: bool = False,
+        timeout: Seconds | None = None,
+        **fields: Unpack[StreamSettings],
     ) -> Stream:
         """Changes fields of its configuration; all others stay as they are.
 
@@ -203,7 +215,7 @@ class Stream:
         *,
         pedantic: bool = False,
         timeout: Seconds | None = None,
-        **fields: Any,
+        **fields: Unpack[ConsumerFields],
     ) -> Consumer:
         """Makes a consumer; ConsumerExistsError if another one has its name."""
         return self._consumer(
@@ -224,7 +236,7 @@ class Stream:
         *,
         pedantic: bool = False,
         timeout: Seconds | None = None,
-        **fields: Any,
+        **fields: Unpack[ConsumerSettings],
     ) -> Consumer:
         """Changes the fields of a consumer that are given; all others stay."""
         return self._consumer(
@@ -245,7 +257,7 @@ class Stream:
         *,
         pedantic: bool = False,
         timeout: Seconds | None = None,
-        **fields: Any,
+        **fields: Unpack[ConsumerFields],
     ) -> Consumer:
         """Changes the given fields of a consumer, or makes it if there is none."""
         return self._consumer(
@@ -313,7 +325,7 @@ class Stream:
         max_resets: int | None = None,
         inactive_threshold: Seconds = 300.0,
         name_prefix: str | None = None,
-        **fields: Any,
+        **fields: Unpack[OrderedFields],
     ) -> OrderedConsumer:
         """Reads the stream in order, without gaps or repeats, whatever happens.
 
@@ -325,16 +337,18 @@ class Stream:
         """
         from .ordered import OrderedConsumer  # it stands on this module's consumers
 
+        filters: dict[str, Any] = {}
         if isinstance(filter_subjects, str):
-            fields["filter_subject"] = filter_subjects
+            filters["filter_subject"] = filter_subjects
         elif filter_subjects is not None:
-            fields["filter_subjects"] = list(filter_subjects)
+            filters["filter_subjects"] = list(filter_subjects)
         return OrderedConsumer(
             self._api,
             self.name,
             max_resets=max_resets,
             inactive_threshold=inactive_threshold,
             name_prefix=name_prefix,
+            **filters,
             **fields,
         )
 

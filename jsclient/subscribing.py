@@ -22,6 +22,7 @@ from ._api import Api
 from ._engine.arguments import flag, integer, pending_limit, text, unique_name
 from ._engine.subscribe_rules import Wish, check_wish, filters_of, find_mismatch
 from .config import AckPolicy, ConsumerConfig, consumer_config, differences
+from .config_fields import ConsumerFields
 from .consumer import Consumer
 from .info import ConsumerInfo
 from .jetstream_errors import (
@@ -37,12 +38,7 @@ from .ordered_push import OrderedPushSubscription, ordered_config, ordered_push
 from .ownership import Ownership
 from .pull_subscription import PullSubscription
 from .push import HEARTBEATS, PushSubscription, check_alarm
-from .subscribe_options import (
-    ConsumerFields,
-    PushOptions,
-    ReadingOptions,
-    SubscribeOptions,
-)
+from .subscribe_options import PushOptions, ReadingOptions, SubscribeOptions
 
 # As `subscribe_options` describes them: those of a PushOptions.
 Options = Mapping[str, Any]

@@ -122,6 +122,8 @@ def _sentence(event: events.Event) -> str:
         case events.SlowConsumer(subscription, dropped):
             return f"{subscription!r} is slow and has dropped {dropped} messages"
         case events.ConsumerWarning(stream, consumer, error):
+            if getattr(error, "doing", ""):
+                return str(error)  # which says whose it is
             return f"consumer {consumer!r} of stream {stream!r}: {error}"
         case events.ErrorEvent(error, None):
             return str(error)

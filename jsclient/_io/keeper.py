@@ -64,7 +64,7 @@ class Keeper:
         try:
             while not loop.is_closing:
                 if loop.live is None or loop.live.error is not None:
-                    loop.recover()
+                    loop.links.recover()
                 else:
                     self._watch()
         except BaseException as error:  # noqa: BLE001 - nothing may outlive its keeper

@@ -19,6 +19,10 @@ from .pulling import Lanes, Pulling
 
 _T = TypeVar("_T")
 
+# How long a fetch without any time waits for what the server has: an answer that takes
+# longer is for the next one, and the call is over a tenth of a second after it began.
+MOMENT = 0.08
+
 
 class Order:
     """What a fetch asks for; fetches that are alike share it."""
@@ -36,8 +40,7 @@ class Order:
         self.subject = subject
         self.policy = policy
         self.fields = fields
-        # Without any time the server is still given a moment to say what it has.
-        self.wait = policy.expires or 1.0
+        self.wait = policy.expires or MOMENT
         self.draft = Draft(
             subject,
             ask.body(fields),
@@ -56,7 +59,7 @@ class Order:
         policy = self.policy._replace(
             max_messages=self.policy.max_messages - messages,
             max_bytes=max(0, self.policy.max_bytes - bytes_),
-            expires=left,
+            expires=left if self.policy.expires else 0.0,
         )
         if left <= 0 or not policy.max_messages:
             return None
@@ -88,7 +91,9 @@ def run_fetch(
             go_on(lanes, order, lone, converse, finish_at)
         return conclude(lanes, lone, take)
     except BaseException:
-        abandon(lanes, lone)
+        # Here, for a further exception may come as soon as a function begins.
+        lone.give_up()
+        leave_later(lanes)
         raise
 
 
@@ -100,9 +105,8 @@ def conclude(lanes: Lanes, lone: LonePull, take: Callable[[], _T]) -> _T:
     return found
 
 
-def abandon(lanes: Lanes, lone: LonePull) -> None:
-    """An exception has ended the fetch: what came, and comes, is for the next one."""
-    lone.give_up()
+def leave_later(lanes: Lanes) -> None:
+    """The next fetch, or the keeper, takes leave for a fetch that was given up."""
     if not lanes.loop.is_closing:
         lanes.loop.abandoned(lanes.leave_all)
 

@@ -1,4 +1,4 @@
-"""The loop of one connection: who reads, what each read brings, how links end.
+"""The loop of one connection: who reads, and what each read brings.
 
 There is no thread between the socket and the user. A thread that waits takes the helm
 and turns the loop in `_drive`: receive, parse, deliver, handle control lines, tick,
@@ -6,8 +6,7 @@ select. Sending needs no helm: whoever publishes gives the link what it takes.
 
 Each link has one owner of its end: the keeper. Any thread may find that a link must
 end; it says so with `fail` and goes on waiting. The keeper closes the socket, salvages
-what was not sent and dials again. It runs no user code but credential callables, and no
-signal handler runs in it, so none of its steps is ever cut short.
+what was not sent and dials again: `links`.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ import socket
 import weakref
 from collections import deque
 from collections.abc import Callable
-from enum import Enum
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from .. import errors, events
 from .._core import (
@@ -31,7 +29,6 @@ from .._core import (
     Gate,
     Helm,
     Inbox,
-    LiveLink,
     Outbox,
     Replies,
     Route,
@@ -43,15 +40,17 @@ from .._engine.arguments import Seconds, seconds
 from .._engine.info import ServerInfo, parse_info
 from .._engine.options import Options
 from .._engine.refusals import classify
-from .._engine.servers import Pool, Server
-from .._engine.session import Session, Tick
-from .dial import Call, Fields, Interrupted, Patience, dial
+from .._engine.servers import Pool
+from .._engine.session import Tick
+from .dial import Fields, Patience
 from .dispatch import Dispatch, Handler
 from .interruption import is_from_signal_handler
 from .keeper import Keeper
+from .links import Links
+from .live import Live, Status
 from .log import log
 from .patrol import Patrol
-from .search import first_call
+from .roles import Belonging, Caller, Machine, Reader, Watcher
 from .table import Entry, Table
 
 if TYPE_CHECKING:
@@ -60,81 +59,10 @@ if TYPE_CHECKING:
 
 # How long `close` lets a slow link take the last bytes.
 LAST_WORDS = 0.5
-
-
-class Status(Enum):
-    """What a connection is doing."""
-
-    CONNECTING = "connecting"
-    CONNECTED = "connected"
-    RECONNECTING = "reconnecting"
-    DRAINING_SUBS = "draining subscriptions"
-    DRAINING_PUBS = "draining publishes"
-    CLOSED = "closed"
-
-
-class Live(LiveLink):
-    """The link of this moment and all that ends with it."""
-
-    __slots__ = ("error", "server", "sock")
-
-    session: Session
-
-    def __init__(self, call: Call, session: Session) -> None:
-        super().__init__(call.link, call.parser, session)
-        self.sock = call.sock
-        self.server: Server = call.server
-        self.error: Exception | None = None  # why it must end
-
-
-class Machine(Protocol):
-    """A state machine that the loop drives: `tick` has work to do at its `deadline`."""
-
-    @property
-    def deadline(self) -> float:
-        """When it has work to do; infinity if never."""
-
-    def tick(self, now: float) -> None:
-        """The time is `now`."""
-
-
-class Watcher(Protocol):
-    """Somebody whose work depends on there being a link; told at the helm."""
-
-    def linked(self, now: float) -> None:
-        """There is a new link."""
-
-    def unlinked(self, now: float) -> None:
-        """The link is gone, and what was under way on it."""
-
-    def closed(self, error: errors.Error) -> None:
-        """There will be no further link."""
-
-
-class Belonging(Protocol):
-    """Something at the server that goes with a subscription, as its consumer may."""
-
-    def release_quietly(self, timeout: Seconds | None = None) -> None:
-        """Deletes it, once; what the server says to that goes to `on_event`."""
-
-
-class Caller(Protocol):
-    """Who runs callbacks of the user on threads of its own."""
-
-    @property
-    def is_calling_here(self) -> bool:
-        """Whether this thread is one of those."""
-
-    @property
-    def called_all(self) -> Gate:
-        """Opens when they have ended."""
-
-
-class Reader(Protocol):
-    """An iteration over a consumer's messages, which asks for them by itself."""
-
-    def end_reading(self, deadline: float) -> Gate | None:
-        """Asks for nothing more; the gate, if any, opens when what came was read."""
+# How long a server that shuts down is given to answer what it was asked, and how often
+# that is looked at.
+LAST_ANSWERS = 1.0
+LOOK = 0.01
 
 
 class Loop:
@@ -148,21 +76,19 @@ class Loop:
         on_event: Handler | None,
     ) -> None:
         self.options = options
-        self.pool = pool
         self.dispatch = Dispatch(on_event)
         self.outbox = Outbox(options.write_buffer, options.reconnect_buffer)
         self.table = Table()
         self.patrol = Patrol(self.outbox)
-        self._bell, self._rope = socket.socketpair()
-        self._bell.setblocking(False)
-        self._bell_fd = self._bell.fileno()
+        self.bell, self._rope = socket.socketpair()
+        self.bell.setblocking(False)
+        self._bell_fd = self.bell.fileno()
         self._rope.setblocking(False)
         self.helm = Helm(self._drive, monotonic, self.outbox, self._rope.fileno())
         self.live: Live | None = None
         self.info = ServerInfo()
         self.status = Status.CONNECTING
         self.last_error: Exception | None = None
-        self.reconnects = 0
         self.linked = Gate()  # opens with the next link
         self.finished = Gate()  # opens when nothing of the connection is left
         self.callers: set[Caller] = set()  # whose callbacks may still be called
@@ -174,19 +100,17 @@ class Loop:
         self.courier = Courier(self, self.outbox)
         self._calls: deque[tuple[Callable[[], None], Gate]] = deque()
         self._farewells: deque[Callable[[], None]] = deque()
-        self._fields = fields
-        self._was_connected = False
         self._is_closing = False
         self._close_error: Exception | None = None
-        self._has_bad_headers = False
+        self.has_bad_headers = False  # told of this link
         self._orphans: deque[Callable[[], None]] = deque()
-        self._past = {"in": 0, "out": 0, "in_messages": 0, "in_bytes": 0}
         # One for reading, one for a full socket: changing the events of a selector is
         # Python code, which a signal handler that raises could leave half done.
         self._selector = selectors.DefaultSelector()
         self._full_selector = selectors.DefaultSelector()
-        self._selector.register(self._bell, selectors.EVENT_READ)
-        self._full_selector.register(self._bell, selectors.EVENT_READ)
+        self._selector.register(self.bell, selectors.EVENT_READ)
+        self._full_selector.register(self.bell, selectors.EVENT_READ)
+        self.links = Links(self, pool, fields)
         self.keeper = Keeper(self)
         self.helm.equip(self.machines, self._calls, self._bell_fd, self._has_failed)
 
@@ -379,10 +303,22 @@ class Loop:
         if what is not None and what.ready:
             return  # a signal handler made it so just now
         for key, _ in selector.select(timeout):
-            if key.fileobj is self._bell:
+            if key.fileobj is self.bell:
                 with contextlib.suppress(BlockingIOError):
-                    self._bell.recv(4096)
+                    self.bell.recv(4096)
         self.helm.is_resting = False
+
+    def watch(self, sock: socket.socket) -> None:
+        """The loop wakes up for what happens on this socket."""
+        self._selector.register(sock, selectors.EVENT_READ)
+        both = selectors.EVENT_READ | selectors.EVENT_WRITE
+        self._full_selector.register(sock, both)
+
+    def unwatch(self, sock: socket.socket) -> None:
+        """No longer, if it ever did."""
+        for selector in (self._selector, self._full_selector):
+            with contextlib.suppress(KeyError, ValueError):
+                selector.unregister(sock)
 
     def _next_tick(self, live: Live) -> float:
         """When `_tick` has something to do."""
@@ -396,7 +332,7 @@ class Loop:
             if now >= machine.deadline:
                 machine.tick(now)
         if now >= live.leave_at:
-            raise errors.DisconnectedError(f"{live.server.label} is shutting down")
+            self._leave(live, now)
         match live.session.tick(now):
             case Tick.PING:
                 self.outbox.ping()
@@ -406,6 +342,20 @@ class Loop:
                     f"{live.server.label} did not answer "
                     f"{self.options.max_pings_out} PINGs"
                 )
+
+    def _leave(self, live: Live, now: float) -> None:
+        """Leaves a server that shuts down as soon as it has answered what it was asked.
+
+        Nothing more is asked of it, so that will not take long.
+        """
+        if not self.outbox.is_leaving:
+            # First: whoever is held up waits for the next link.
+            self.linked = Gate()
+            self.outbox.leave()
+            live.leave_by = now + LAST_ANSWERS
+        if now >= live.leave_by or not self.table.is_awaited:
+            raise errors.DisconnectedError(f"{live.server.label} is shutting down")
+        live.leave_at = now + LOOK
 
     def _attend(self, live: Live) -> None:
         """Handles what a read brought besides messages.
@@ -440,23 +390,26 @@ class Loop:
                 events.ErrorEvent(errors.ServerError(f"{live.server.label}: {error}"))
             )
             return
+        is_lame = live.session.info.ldm
         self.info = live.session.info = info
         live.parser.max_payload = info.max_message
         self.outbox.set_max_payload(info.max_payload)
-        self._discover(info, is_news=True)
-        if info.ldm:
+        self.discover(info, is_news=True)
+        if info.ldm and not is_lame:
             self.tell(events.LameDuck(live.server.label))
             if self.options.reconnect_on_lame_duck:
                 # Not all clients of the server at once.
-                live.leave_at = monotonic() + 2.0 * self.pool.rng.uniform(0.0, 1.0)
+                live.leave_at = monotonic() + 2.0 * self.links.pool.rng.uniform(
+                    0.0, 1.0
+                )
 
-    def _discover(self, info: ServerInfo, *, is_news: bool) -> None:
+    def discover(self, info: ServerInfo, *, is_news: bool) -> None:
         """Takes over the announced servers; those of the first INFO are no news."""
-        ignored = self.pool.ignored_urls
-        fresh = self.pool.announced(info.connect_urls)
+        ignored = self.links.pool.ignored_urls
+        fresh = self.links.pool.announced(info.connect_urls)
         if fresh and is_news:
             self.tell(events.ServersDiscovered(fresh))
-        if self.pool.ignored_urls > ignored == 0:
+        if self.links.pool.ignored_urls > ignored == 0:
             self.tell(
                 events.ErrorEvent(
                     errors.ServerError("the server announced unusable connect_urls")
@@ -630,7 +583,7 @@ class Loop:
                 table.replies = None
         return replies
 
-    # Links ----------------------------------------------------------------------------
+    # Events and errors ----------------------------------------------------------------
 
     def tell(self, event: events.Event) -> None:
         """Hands an event to the user and the log."""
@@ -638,8 +591,8 @@ class Loop:
 
     def note_bad_headers(self, error: errors.BadHeadersError) -> None:
         """A message with malformed headers was looked at: told once per link."""
-        if not self._has_bad_headers:
-            self._has_bad_headers = True
+        if not self.has_bad_headers:
+            self.has_bad_headers = True
             self.tell(events.ErrorEvent(error))
 
     def fail(self, live: Live, error: Exception) -> None:
@@ -651,172 +604,6 @@ class Loop:
             live.error = error.with_traceback(None)
         self.helm.stop(live.link)
         self.wake()
-        self.keeper.ring()
-
-    def connect(self, timeout: float) -> None:
-        """The first link, made by the caller."""
-        self._take(first_call(self.pool, self.options, self._fields, timeout))
-
-    def _take(self, call: Call) -> None:
-        try:
-            self.install(call)
-        except BaseException:
-            # A signal handler raised in the first connect, or there is a bug.
-            call.sock.close()
-            raise
-
-    def install(self, call: Call) -> None:
-        """Takes a new link into service: subscriptions first, then what was kept."""
-        now = monotonic()
-        self.pool.connected(call.server, now)
-        session = Session(
-            call.info,
-            ping_interval=self.options.ping_interval,
-            max_pings_out=self.options.max_pings_out,
-            now=now,
-        )
-        call.parser.bind(self.table.routes)
-        live = Live(call, session)
-        self.info = call.info
-        self._has_bad_headers = False
-        self.outbox.set_max_payload(call.info.max_payload)
-        # The PONG of the handshake answers none of the PINGs to come.
-        self.outbox.settle_pongs(call.parser)
-        # From here on control frames are kept; a subscription made meanwhile is in them
-        # or in the replay or in both, and the server ignores the second SUB of a sid.
-        self.outbox.expect_link()
-        self._selector.register(call.sock, selectors.EVENT_READ)
-        self._full_selector.register(
-            call.sock, selectors.EVENT_READ | selectors.EVENT_WRITE
-        )
-        self.live = live
-        if self._was_connected:
-            self.reconnects += 1  # before anybody can use the new link
-        if self.status in (Status.CONNECTING, Status.RECONNECTING):
-            self.status = Status.CONNECTED
-        refused = self.outbox.attach(call.link, self.table.replay())
-        self._tell_watchers(lambda watcher: watcher.linked(now))
-        self.helm.start(call.link, live)
-        self.linked.open()
-        self._discover(call.info, is_news=self._was_connected)
-        if refused:
-            self.tell(
-                events.ErrorEvent(
-                    errors.MaxPayloadError(
-                        f"{refused} buffered messages were larger than the "
-                        f"{call.info.max_payload} bytes that {call.server.label} takes"
-                    )
-                )
-            )
-        if self._was_connected:
-            self.tell(events.Reconnected(call.server.label))
-        else:
-            self._was_connected = True
-            self.tell(events.Connected(call.server.label))
-        self.keeper.ring()
-
-    def _tell_watchers(self, tell: Callable[[Watcher], None]) -> None:
-        """Tells them at the helm, where other threads begin and end what is theirs.
-
-        Not for ever: a signal handler may wait at the helm for what we are about to do.
-        """
-
-        def job() -> None:
-            for watcher in list(self.watchers):
-                tell(watcher)
-
-        deadline = monotonic() + 1.0
-        while not self.helm.run(job):
-            if not self.helm.leaving().sleep(deadline - monotonic()):
-                job()
-                return
-
-    def end_link(self) -> None:
-        """The keeper's first step after a loss: nobody is at the helm."""
-        live = self.live
-        if live is None:
-            return
-        self.helm.stop(live.link)
-        deadline = monotonic() + 1.0
-        while monotonic() < deadline:
-            self.wake()
-            if self.helm.leaving().sleep(deadline - monotonic()):
-                break
-        error = live.error
-        self.linked = Gate()
-        self.live = None
-        self.outbox.detach()
-        self._count_past(live)
-        for selector in (self._selector, self._full_selector):
-            with contextlib.suppress(KeyError, ValueError):
-                selector.unregister(live.sock)
-        live.link.close()
-        live.sock.close()
-        if error is not None:
-            self.last_error = error
-        gone = errors.DisconnectedError(f"the link to {live.server.label} was lost")
-        gone.__cause__ = error
-        live.session.ended(gone)
-        self._tell_watchers(lambda watcher: watcher.unlinked(monotonic()))
-        self.table.lose_link(gone)
-        if self.status == Status.CONNECTED:
-            self.status = Status.RECONNECTING
-        if isinstance(error, errors.ProtocolError):
-            self.tell(events.ErrorEvent(error))
-        self.tell(events.Disconnected(live.server.label, error))
-
-    def _count_past(self, live: Live) -> None:
-        self._past["in"] += live.link.bytes_in
-        self._past["out"] += live.link.bytes_out
-        self._past["in_messages"] += live.parser.messages
-        self._past["in_bytes"] += live.parser.payload_bytes
-
-    def recover(self) -> None:
-        """The keeper's work after a loss: dial until there is a link or no hope."""
-        self.end_link()
-        if not self.options.allow_reconnect and self._was_connected:
-            self.close(self.last_error)
-            return
-        self.pool.lost(monotonic())
-        while not self._is_closing:
-            attempt = self.pool.next_attempt(monotonic())
-            if attempt is None:
-                self.close(self.pool.abort_error or self._gave_up())
-                return
-            server, at = attempt
-            if at > monotonic():
-                self.keeper.nap(at - monotonic())
-                continue
-            patience = Patience(
-                monotonic() + self.options.connect_timeout,
-                bell=self._bell,
-                is_off=lambda: self._is_closing,
-            )
-            try:
-                call = dial(server, self.options, self._fields, patience)
-            except Interrupted:
-                return
-            except errors.Error as error:
-                self.last_error = error
-                self.pool.failed(server, error, monotonic())
-                self.tell(events.ReconnectFailed(server.label, error))
-            else:
-                self._take(call)
-                return
-
-    def _gave_up(self) -> Exception:
-        error = errors.NoServersError(
-            f"gave up reconnecting after the last attempts failed: {self.last_error}"
-        )
-        error.__cause__ = self.last_error
-        return error
-
-    def reconnect(self) -> None:
-        """Leaves the link for the next server, or cuts the wait for one short."""
-        live = self.live
-        self.pool.hurry()
-        if live is not None:
-            self.fail(live, errors.DisconnectedError("the user asked for a new link"))
         self.keeper.ring()
 
     # The end --------------------------------------------------------------------------
@@ -898,7 +685,7 @@ class Loop:
             steps.callback(self._bid_farewell)
             steps.callback(self._end_routes)
             steps.callback(self.outbox.abandon, self.closed_error)
-            steps.callback(self.end_link)
+            steps.callback(self.links.end)
             steps.callback(self.send_last_words)
             steps.callback(self.helm.close)
             # Whoever waits looks why when the helm is closed.
@@ -913,14 +700,14 @@ class Loop:
         self.status = Status.CLOSED
         # The collector does not see what messages refer to: a closed loop, to which
         # they do, must itself lead to nothing of the user's.
-        del self._fields
+        self.links.forget_credentials()
         self.tell(events.Closed(self._close_error))
 
     def _release(self) -> None:
         """Gives the loop's own descriptors back."""
         self._selector.close()
         self._full_selector.close()
-        self._bell.close()
+        self.bell.close()
         self.helm.cut_rope()
         self._rope.close()
 
@@ -967,19 +754,3 @@ class Loop:
         self.status = Status.CLOSED
         self.dispatch = Dispatch(None)
         self.finished.open()
-
-    def stats(self) -> dict[str, int]:
-        """Counts since the connection was made, over all its links."""
-        live = self.live
-        link = live.link if live is not None else None
-        parser = live.parser if live is not None else None
-        past = self._past
-        return {
-            "in_msgs": past["in_messages"] + (parser.messages if parser else 0),
-            "in_bytes": past["in_bytes"] + (parser.payload_bytes if parser else 0),
-            "out_msgs": self.outbox.messages,
-            "out_bytes": self.outbox.payload_bytes,
-            "total_bytes_in": past["in"] + (link.bytes_in if link else 0),
-            "total_bytes_out": past["out"] + (link.bytes_out if link else 0),
-            "reconnects": self.reconnects,
-        }

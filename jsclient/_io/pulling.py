@@ -244,6 +244,11 @@ class Pulling:
         return self._machine.is_ended or self.over.is_open
 
     @property
+    def has_time(self) -> bool:
+        """Whether it may wait, and not only ask for what is there."""
+        return self._machine.policy.expires > 0
+
+    @property
     def is_unanswered(self) -> bool:
         """Whether nothing whatever came from the server."""
         return self._machine.is_unanswered

@@ -157,6 +157,16 @@ class Table:
             if entry.route is self.replies:
                 self.replies = None
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether anything that would end with the link has no answer yet."""
+        return any(
+            entry.route.is_awaited
+            if isinstance(entry.route, Answers)
+            else entry.asked is not None and isinstance(entry.route, Inbox)
+            for entry in list(self.entries.values())
+        )
+
     def lose_link(self, gone: errors.Error) -> None:
         """What must not outlive a link ends with it."""
         for sid, entry in list(self.entries.items()):

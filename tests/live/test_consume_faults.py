@@ -391,7 +391,10 @@ def test_an_ephemeral_that_the_server_forgets_ends_the_consume(
 
 
 def test_a_consumer_that_is_deleted_while_no_pull_is_open_is_noticed(
-    client: JetStream, stream: Stream, told: Events
+    client: JetStream,
+    stream: Stream,
+    told: Events,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     fill(client, 4)
     consumer = stream.create_consumer(name="C")
@@ -403,6 +406,12 @@ def test_a_consumer_that_is_deleted_while_no_pull_is_open_is_noticed(
         messages.next(PATIENCE)
     warning = told.wait(events.ConsumerWarning)
     assert isinstance(warning.error, failures.UnreachableConsumerError)
+    sentence = (
+        f"read consumer 'C' of stream {stream.name!r}: 503 "
+        "nobody answers for it: it is gone, or has no leader just now"
+    )
+    assert str(warning.error) == sentence
+    assert sentence in caplog.messages
 
 
 def test_a_consumer_that_is_made_again_is_read_again(

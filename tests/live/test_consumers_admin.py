@@ -376,9 +376,9 @@ def test_a_wrong_field_is_told_with_the_nearest_right_one(
     js: JetStream, stream: Stream
 ) -> None:
     with pytest.raises(TypeError, match="'durable'; did you mean 'durable_name'"):
-        stream.create_consumer(durable="C")
+        stream.create_consumer(durable="C")  # type: ignore[call-arg]
     consumer = stream.create_consumer(name="C")
     with pytest.raises(TypeError, match="'ack_wai'; did you mean 'ack_wait'"):
-        consumer.update(ack_wai=3)
+        consumer.update(ack_wai=3)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="config must be a ConsumerConfig, not str"):
         js.create_consumer("S", "C")  # type: ignore[arg-type]

@@ -13,9 +13,11 @@ import pytest
 import jsclient
 from jsclient import jetstream_errors as failures
 from jsclient import server
+from jsclient._core import PubAck
 from jsclient.jetstream import JetStream
+from jsclient.stored import StoredMessage
 from jsclient.stream import Stream
-from tests.live.support import PATIENCE, all_results, until
+from tests.live.support import PATIENCE, Events, all_results, until
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("no_leaks")]
 
@@ -37,9 +39,9 @@ def js(shared: server.Cluster) -> Iterator[JetStream]:
             context.delete_stream(name)
 
 
-def replicated(js: JetStream, name: str = "S") -> Stream:
+def replicated(js: JetStream, name: str = "S", storage: str = "memory") -> Stream:
     return js.create_stream(
-        name=name, subjects=[f"{name}.>"], storage="memory", num_replicas=3
+        name=name, subjects=[f"{name}.>"], storage=storage, num_replicas=3
     )
 
 
@@ -97,6 +99,63 @@ def test_a_stream_is_managed_while_its_leader_moves(js: JetStream) -> None:
     assert stream.info().config.description == "moved"
 
 
+def one_by_one(js: JetStream, stop: threading.Event) -> list[int]:
+    seqs = []
+    while not stop.is_set():
+        seqs.append(js.publish("S.a").seq)
+    return seqs
+
+
+def by_futures(js: JetStream, stop: threading.Event) -> list[int]:
+    futures = []
+    while not stop.wait(0.0005):
+        futures.append(js.publish_async("S.a"))
+    return [future.result(PATIENCE).seq for future in futures]
+
+
+def by_pipeline(js: JetStream, stop: threading.Event) -> list[int]:
+    def messages() -> Iterator[tuple[str, bytes]]:
+        while not stop.wait(0.0005):
+            yield "S.a", b""
+
+    acks = js.publish_all(messages(), window=20)
+    return [ack.seq for ack in acks if isinstance(ack, PubAck)]
+
+
+def test_no_publish_fails_when_a_server_that_shuts_down_is_left(told: Events) -> None:
+    ways = (one_by_one, one_by_one, by_futures, by_pipeline)
+    stop = threading.Event()
+    # Long enough that only we can end the link during the test.
+    config = 'lame_duck_grace_period: "20s"'
+    with (
+        server.run(cluster=3, jetstream=True, config=config) as cluster,
+        jsclient.connect(cluster.urls) as other,
+    ):
+        stream = replicated(other.jetstream(timeout=PATIENCE))
+        leader = leader_of(stream)
+        left = next(member for member in cluster.servers if member.name != leader)
+        with jsclient.connect(
+            left.url, reconnect_on_lame_duck=True, on_event=told
+        ) as nc:
+            js = nc.jetstream(timeout=PATIENCE, ack_timeout=PATIENCE, max_pending=20)
+            until(lambda: set(nc.servers) == set(cluster.urls), "all are announced")
+
+            def work(number: int) -> list[int]:
+                if number < len(ways):
+                    return ways[number](js, stop)
+                try:
+                    left.lame_duck()
+                    told.wait(jsclient.Reconnected)
+                finally:
+                    stop.set()
+                return []
+
+            seqs = [seq for one in all_results(len(ways) + 1, work) for seq in one]
+            assert len(told.of(jsclient.Disconnected)) == 1
+            assert sorted(seqs) == list(range(1, len(seqs) + 1)), "each stored once"
+        left.kill()  # it would wait for its grace period to end
+
+
 def meta_leader(cluster: server.Cluster) -> str:
     """The name of the server that answers for all of JetStream."""
     with urllib.request.urlopen(f"{cluster.servers[0].monitor_url}/jsz") as answer:
@@ -135,13 +194,13 @@ def test_a_list_is_told_once_while_a_server_does_not_answer() -> None:
 
 
 @pytest.mark.slow
-def test_calls_outlive_a_dead_leader_and_a_lost_quorum() -> None:
+def test_calls_and_publishes_outlive_a_dead_leader_and_a_lost_quorum() -> None:
     with (
         server.run(cluster=3, jetstream=True) as cluster,
         jsclient.connect(cluster.urls, reconnect_wait=0.05) as nc,
     ):
         js = nc.jetstream(timeout=60.0)
-        stream = replicated(js)
+        stream = replicated(js, storage="file")
         js.publish("S.a", b"x")
         dead = cluster.servers[int(leader_of(stream)[1:])]
         dead.kill()
@@ -157,16 +216,52 @@ def test_calls_outlive_a_dead_leader_and_a_lost_quorum() -> None:
         assert stream.get_msg(1).data == b"x"
 
         # Of the two that are left one more dies: there is no quorum.
-        left = [member for member in cluster.servers if member.is_running]
-        other = next(member for member in left if member.url != nc.connected_url)
-        other.kill()
-        until(lambda: is_away(js), "JetStream says that it is away", timeout=40.0)
-        # A call that waits goes on by itself when the quorum is back.
-        timer = threading.Timer(0.2, other.restart)
-        timer.start()
-        js.create_stream(name="U", storage="memory")
-        timer.join()
+        leader = cluster.servers[int(leader_of(stream)[1:])]
+        other = next(
+            member for member in cluster.servers if member not in (dead, leader)
+        )
+        with jsclient.connect(leader.url, ignore_discovered=True) as near:
+            other.kill()
+            assert publishes_without_quorum(near) == [failures.PublishTimeoutError] * 2
+            until(lambda: is_away(js), "JetStream says that it is away", timeout=40.0)
+            # What waits goes on by itself when the quorum is back.
+            timer = threading.Timer(0.2, other.restart)
+            timer.start()
+            js.create_stream(name="U", storage="memory")
+            timer.join()
+            until(lambda: stores(near), "messages are stored again", timeout=60.0)
+            assert near.jetstream().publish_async("S.a").result(PATIENCE).seq > 2
         assert sorted(js.stream_names()) == ["S", "T", "U"]
+        stored = [msg.data for msg in all_of(stream)]
+        for once in (b"x", b"again"):
+            assert stored.count(once) == 1
+        for unknown in (b"sync", b"async"):
+            assert stored.count(unknown) <= 1
+
+
+def publishes_without_quorum(nc: jsclient.Connection) -> list[type]:
+    """How a publish and a future end that the leader cannot answer."""
+    js = nc.jetstream(timeout=1.0, ack_timeout=1.0)
+    future = js.publish_async("S.a", b"async")
+    try:
+        js.publish("S.a", b"sync")
+    except jsclient.Error as error:
+        return [type(error), type(future.exception(PATIENCE))]
+    return []
+
+
+def stores(nc: jsclient.Connection) -> bool:
+    """Whether a message is stored now: with its id at most once in all tries."""
+    try:
+        nc.jetstream().publish("S.a", b"again", msg_id="again", timeout=2.0)
+    except (failures.PublishTimeoutError, failures.NoStreamResponseError):
+        return False
+    return True
+
+
+def all_of(stream: Stream) -> list[StoredMessage]:
+    last = stream.info().state.last_seq
+    return [stream.get_msg(seq) for seq in range(1, last + 1)]
 
 
 def is_away(js: JetStream) -> bool:

@@ -201,6 +201,8 @@ def test_a_wrong_message_leaves_an_atomic_batch_as_it_was(js: JetStream) -> None
     for subject, data, fields in (
         ("a..b", b"", {}),
         ("a.b", "text", {}),
+        ("a.b", b"x" * (1 << 20), {}),
+        ("a.b", b"", {"headers": {"K": "v" * (1 << 20)}}),
         ("a.b", b"", {"ttl": 0}),
         ("a.b", b"", {"no_such_option": 1}),
     ):

@@ -342,7 +342,7 @@ def test_options_of_pulls_are_refused_by_name(
     with pytest.raises(errors.InvalidArgumentError, match=f"{name} is for pull"):
         consumer.consume(print, **option)
     with pytest.raises(TypeError, match="'nonsense'"):
-        consumer.consume(print, nonsense=1)
+        consumer.consume(print, nonsense=1)  # type: ignore[call-arg]
     assert_tidy(js._connection)
 
 

@@ -273,7 +273,7 @@ def test_the_name_of_a_stream_cannot_be_changed(js: JetStream) -> None:
     stream = filled(js)
     other = js.create_stream(name="V", subjects=["v"], storage="memory")
     with pytest.raises(ValueError, match="name cannot be changed"):
-        stream.update(name="V")
+        stream.update(name="V")  # type: ignore[call-arg]
     assert other.info().config.subjects == ["v"]
 
 
@@ -463,11 +463,11 @@ def test_contexts_and_handles_cannot_be_pickled_but_infos_can(js: JetStream) -> 
 
 def test_a_wrong_field_is_told_with_the_nearest_right_one(js: JetStream) -> None:
     with pytest.raises(TypeError, match="'subject'; did you mean 'subjects'"):
-        js.create_stream(name="S", subject="s.>")
+        js.create_stream(name="S", subject="s.>")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="'max_mesgs'; did you mean 'max_msgs'"):
-        js.update_stream(name="S", max_mesgs=5)
+        js.update_stream(name="S", max_mesgs=5)  # type: ignore[call-arg]
     stream = filled(js)
     with pytest.raises(TypeError, match="'retension'; did you mean 'retention'"):
-        stream.update(retension="limits")
+        stream.update(retension="limits")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="config must be a StreamConfig, not str"):
         js.create_stream("S")  # type: ignore[arg-type]

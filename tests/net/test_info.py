@@ -243,11 +243,11 @@ def test_a_discovered_server_takes_over_with_the_credentials_of_the_url() -> Non
 
 
 @pytest.mark.parametrize("urls", [None, [], ["b:1"]])
-def test_a_lame_duck_is_told_once_per_info(urls: list[str] | None) -> None:
+def test_a_lame_duck_is_told_once(urls: list[str] | None) -> None:
     line = info_line({"ldm": True, "connect_urls": urls})
     recorder = Recorder()
     with (
-        ScriptedServer([handshake(), expect(SUB), send(line + HI)]) as server,
+        ScriptedServer([handshake(), expect(SUB), send(line + line + HI)]) as server,
         connected([server.url, "nats://listed:1"], on_event=recorder) as nc,
     ):
         assert nc.subscribe("a").next().data == b"hi"

@@ -10,8 +10,9 @@ import threading
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ import jsclient
 from jsclient import errors
 from jsclient import jetstream_errors as failures
 from jsclient._core import PubAck
+from jsclient.batch import FastBatch
 from jsclient.columns import Column, Offsets, Rows
 from jsclient.jetstream import JetStream
 from tests.harness.proxy import FaultProxy
@@ -30,6 +32,7 @@ from tests.harness.scripted import (
     Step,
     expect,
     handshake,
+    info_line,
     reset,
     send,
     stall,
@@ -291,6 +294,31 @@ def test_every_try_has_the_same_payload_and_headers(
         assert_empty(nc)
 
 
+def test_what_no_stream_answers_is_sent_three_times_a_quarter_second_apart() -> None:
+    tries: dict[bytes, list[float]] = {b"sync": [], b"async": []}
+
+    def absent_now(request: Request) -> Iterable[bytes]:
+        tries[request.data].append(time.monotonic())
+        return [request.status("503")]
+
+    with (
+        ScriptedServer(welcomed(answering(absent_now))) as server,
+        connected(server.url) as nc,
+    ):
+        js = nc.jetstream()
+        future = js.publish_async("a.b", b"async")
+        with pytest.raises(failures.NoStreamResponseError):
+            js.publish("a.b", b"sync")
+        assert type(future.exception(PATIENCE)) is failures.NoStreamResponseError
+        nc.flush()
+        assert sorted(bodies(server.received())) == [b"async"] * 3 + [b"sync"] * 3
+        assert_empty(nc)
+    for times in tries.values():
+        pauses = [later - sooner for sooner, later in pairwise(times)]
+        assert all(pause >= 0.24 for pause in pauses)
+        assert min(pauses) < 1.0, "a busy machine makes them longer, but not all"
+
+
 def test_every_future_waits_for_its_own_next_try() -> None:
     tries: dict[bytes, list[float]] = {b"first": [], b"second": []}
 
@@ -340,6 +368,36 @@ def test_a_stream_that_is_away_now_and_then_gets_every_message_once() -> None:
         )
         assert len(stored) == len(set(stored)) == 320
         assert max(tries.values()) > 1, "it was away"
+        assert_empty(nc)
+
+
+# Sizes --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("headers", [None, {"K": "v"}])
+@pytest.mark.parametrize("way", ["publish", "publish_async", "publish_all"])
+def test_headers_count_towards_the_largest_message(
+    way: str, headers: dict[str, str] | None
+) -> None:
+    size = 1000 - len(b"NATS/1.0\r\nK: v\r\n\r\n" if headers else b"")
+    small = handshake({**INFO, "max_payload": 1000})
+    with (
+        ScriptedServer([small, answering(acked)]) as server,
+        connected(server.url) as nc,
+    ):
+        js = nc.jetstream()
+
+        def publish(data: bytes) -> object:
+            if way == "publish_all":
+                return list(js.publish_all([("a.b", data, headers)]))
+            return getattr(js, way)("a.b", data, headers=headers)
+
+        with pytest.raises(errors.MaxPayloadError, match=r"1001 .* at most 1000"):
+            publish(bytes(size + 1))
+        publish(bytes(size))
+        js.flush_publishes()
+        nc.flush()
+        assert bodies(server.received()) == [bytes(size)]
         assert_empty(nc)
 
 
@@ -549,10 +607,9 @@ def test_a_cut_fails_every_pending_future_at_once() -> None:
     ):
         js = nc.jetstream(ack_timeout=60.0)
         futures = [js.publish_async("a.b", b"%d" % i) for i in range(20)]
-        began = time.monotonic()
+        # In vain they would wait for longer than the test does.
         kinds = {type(future.exception(PATIENCE)) for future in futures}
         assert kinds == {failures.PublishDisconnectedError}
-        assert time.monotonic() - began < PATIENCE
         js.flush_publishes(0)
         assert js.publish_async("a.b").result(PATIENCE).seq == 7
         assert js.pending_publishes == 0
@@ -705,6 +762,93 @@ def test_a_message_that_could_be_stored_twice_is_not_sent_again(
         told.wait_for(jsclient.Reconnected)
         nc.flush()
         assert bodies(server.received(1)) == []
+
+
+# Leaving ------------------------------------------------------------------------------
+
+
+class Soon(random.Random):
+    """Chance that lets a server that shuts down be left at once."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return a
+
+
+@contextlib.contextmanager
+def leaving(*script: Step) -> Iterator[tuple[ScriptedServer, jsclient.Connection]]:
+    """A client that leaves the server of the script for one that acks everything."""
+    with (
+        ScriptedServer(welcomed(*script)) as first,
+        ScriptedServer(welcomed(answering(acked))) as second,
+        connected(
+            [first.url, second.url], randomize=False, reconnect_on_lame_duck=True
+        ) as nc,
+    ):
+        nc._loop.links.pool.rng = Soon()
+        yield first, nc
+        assert bodies(second.received()) == [b"held"]
+
+
+LAME = info_line({**INFO, "ldm": True})
+
+
+@WAYS
+def test_a_server_that_shuts_down_is_left_when_it_has_answered(way: Way) -> None:
+    def late(request: Request) -> Iterable[bytes]:
+        if request.data == b"first":
+            yield LAME
+            go.wait(PATIENCE)
+            yield from acked(request)
+
+    go = threading.Event()
+    acks: dict[bytes, PubAck] = {}
+    with leaving(answering(late)) as (server, nc):
+
+        def publish(data: bytes) -> None:
+            acks[data] = way(nc.jetstream(), "a.b", data)
+
+        threads = [threading.Thread(target=publish, args=[b"first"])]
+        threads[0].start()
+        while not nc._loop.outbox.is_leaving:
+            time.sleep(0.001)
+        threads.append(threading.Thread(target=publish, args=[b"held"]))
+        threads[1].start()
+        time.sleep(0.05)  # it has had its chance
+        assert (acks, nc.stats().reconnects) == ({}, 0)
+        go.set()
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert acks.keys() == {b"first", b"held"}
+        assert bodies(server.received()) == [b"first"]
+        assert_empty(nc)
+
+
+def test_a_server_that_shuts_down_gets_what_it_did_not_answer_once_more() -> None:
+    tries: list[bytes] = []
+
+    def second_time(request: Request) -> Iterable[bytes]:
+        tries.append(request.data)
+        if len(tries) == 1:
+            return [LAME, request.status("503")]
+        return acked(request)
+
+    with leaving(answering(second_time)) as (_, nc):
+        js = nc.jetstream()
+        assert js.publish_async("a.b", b"first").result(PATIENCE).seq == 7
+        assert js.publish("a.b", b"held").seq == 7
+        assert tries == [b"first", b"first"]
+
+
+@WAYS
+def test_a_server_that_shuts_down_is_not_waited_for_for_ever(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jsclient._io.loop.LAST_ANSWERS", 0.05)
+    with leaving(expect(b"first"), send(LAME), answer_pings) as (_, nc):
+        js = nc.jetstream(timeout=PATIENCE, ack_timeout=PATIENCE)
+        with pytest.raises(failures.PublishDisconnectedError):
+            way(js, "a.b", b"first")
+        assert way(js, "a.b", b"held").seq == 7
 
 
 # Closing ------------------------------------------------------------------------------
@@ -937,3 +1081,104 @@ def test_a_fast_batch_whose_server_falls_silent_is_unknown() -> None:
         with pytest.raises(failures.PublishTimeoutError, match="no ack came"):
             batch.add("a.b")
         assert nc._loop.entries == {}
+
+
+@pytest.mark.parametrize("is_inbox", [False, True])
+def test_a_fast_batch_that_is_denied_is_told_at_once(is_inbox: bool) -> None:
+    def deny(peer: Peer) -> None:
+        inbox = peer.expect(re.compile(rb"SUB (\S+) (\d+)\r\n"))[1]
+        peer.expect(b"PUB a.b")
+        what = b'Subscription to "%b"' % inbox if is_inbox else b'Publish to "a.b"'
+        peer.send(b"-ERR 'Permissions Violation for %b'\r\n" % what)
+
+    with (
+        ScriptedServer(welcomed(deny, answer_pings)) as server,
+        connected(server.url) as nc,
+    ):
+        batch = nc.jetstream().fast_batch(timeout=600.0)
+        refused, unknown = (
+            errors.PermissionsViolationError,
+            failures.PublishOutcomeUnknownError,
+        )
+        with pytest.raises(unknown if is_inbox else refused, match=r"a\.b"):
+            batch.add("a.b")
+        with pytest.raises(errors.InvalidArgumentError, match="over"):
+            batch.add("a.b")
+        nc.flush()
+        assert nc._loop.entries == {}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_fast_batch_ends_with_its_link(count: int) -> None:
+    def stream(peer: Peer) -> None:
+        sid = peer.expect(re.compile(rb"SUB \S+ (\d+)\r\n"))[1]
+        reply = peer.expect(re.compile(rb"PUB a\.b (\S+) \d+\r\n"))[1]
+        if count > 1:
+            control = b'{"type":"ack","seq":0,"msgs":100}'
+            line = b"MSG %b %b %d\r\n" % (reply, sid, len(control))
+            peer.send(line + control + b"\r\n")
+            peer.expect(b".3.$FI")
+
+    with (
+        ScriptedServer(welcomed(stream, reset()), welcomed(answering(acked))) as server,
+        connected(server.url) as nc,
+    ):
+        batch = nc.jetstream().fast_batch(timeout=600.0)
+        with pytest.raises(failures.PublishDisconnectedError, match="was lost"):
+            add_and_commit(batch, count)
+        assert nc.jetstream().publish("a.b", b"next").seq == 7
+        assert bodies(server.received(1)) == [b"next"], "nothing of it is repeated"
+
+
+def add_and_commit(batch: FastBatch, count: int) -> PubAck:
+    for _ in range(count):
+        batch.add("a.b", b"x")
+    return batch.commit()
+
+
+@pytest.mark.parametrize("buffer", [32 << 20, 1 << 20])
+def test_a_fast_batch_whose_time_passed_before_it_was_sent_never_appears(
+    buffer: int,
+) -> None:
+    script = welcomed(stall("go"), answer_pings)
+    with (
+        ScriptedServer(script, receive_buffer=65536) as server,
+        stalled_client(server, write_buffer=buffer) as nc,
+    ):
+        batch = nc.jetstream().fast_batch(timeout=0.2)
+        with pytest.raises(errors.TimeoutError) as caught:
+            batch.add("a.b", b"late")
+        assert not isinstance(caught.value, failures.PublishOutcomeUnknownError)
+        server.release("go")
+        nc.flush(PATIENCE)
+        assert b"late" not in bodies(server.received())
+        assert_empty(nc)
+
+
+def test_a_link_that_is_lost_before_a_fast_batch_was_sent_stores_nothing() -> None:
+    first = [handshake(INFO), stall("cut"), reset()]
+    with (
+        ScriptedServer(
+            first, welcomed(answering(acked)), receive_buffer=65536
+        ) as server,
+        stalled_client(server, write_buffer=32 << 20) as nc,
+    ):
+        batch = nc.jetstream().fast_batch(timeout=600.0)
+        frames = nc._loop.outbox.frames
+        raised: list[BaseException] = []
+
+        def add() -> None:
+            try:
+                batch.add("a.b", b"late")
+            except errors.Error as error:
+                raised.append(error)
+
+        adder = threading.Thread(target=add)
+        adder.start()
+        while nc._loop.outbox.frames < frames + 2:  # its SUB, and the message
+            time.sleep(0.001)
+        server.release("cut")
+        adder.join(PATIENCE)
+        assert [type(error) for error in raised] == [errors.DisconnectedError]
+        assert nc.jetstream().publish("a.b", b"next").seq == 7
+        assert bodies(server.received(1)) == [b"next"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -66,6 +66,51 @@ def test_a_fetch_whose_server_is_silent_keeps_its_time() -> None:
             scene.consumer.next(timeout=0.2)
         assert time.monotonic() - begun < TIMEOUT / 2
         silence.set()
+
+
+@pytest.mark.parametrize("version", ["2.15.1", "2.10.25"])
+@pytest.mark.parametrize("kind", ["next", "fetch", "no_wait", "bytes", "batch", "sub"])
+def test_without_any_time_a_silent_server_is_not_waited_for(
+    kind: str, version: str
+) -> None:
+    desk = Desk(version=version)
+    silence = threading.Event()
+
+    def stubborn() -> Iterable[bytes]:
+        if desk.pulls:
+            silence.wait(TIMEOUT)
+        return ()
+
+    desk.on_ping = stubborn
+    with consuming(desk) as scene:
+        consumer = scene.consumer
+        sub = scene.nc.jetstream().pull_subscribe(stream="S", consumer="C")
+        ask: Callable[[], object] = {
+            "next": lambda: consumer.next(timeout=0),
+            "fetch": lambda: consumer.fetch(5, timeout=0),
+            "no_wait": lambda: consumer.fetch_no_wait(5, timeout=0),
+            "bytes": lambda: consumer.fetch_bytes(500, timeout=0),
+            "batch": lambda: consumer.fetch_batch(5, timeout=0),
+            "sub": lambda: sub.fetch(5, timeout=0),
+        }[kind]
+        took = []
+        for _ in range(3):
+            begun = time.monotonic()
+            with suppress(jsclient.TimeoutError):
+                assert not ask()
+            took.append(time.monotonic() - begun)
+        silence.set()
+        # A tenth of a second each; the machine may be busy.
+        assert min(took) < 0.5
+
+
+def test_an_answer_that_takes_longer_than_no_time_is_for_the_next_call() -> None:
+    desk = Tardy(1, 2)
+    with consuming(desk) as scene:
+        got: list[int] = []
+        while len(got) < 2:
+            got.extend(seqs(scene.consumer.fetch(2, timeout=0)))
+        assert got == [1, 2]
 
 
 def test_what_the_server_sends_before_it_hears_of_the_end_is_for_the_next_fetch() -> (

@@ -147,9 +147,9 @@ def test_the_name_of_a_stream_cannot_be_changed() -> None:
         stream = js.stream("S")
         for name in ("V", None):
             with pytest.raises(ValueError, match="name cannot be changed: this"):
-                stream.update(name=name, max_msgs=5)
+                stream.update(name=name, max_msgs=5)  # type: ignore[call-arg]
         assert server.sent == []
-        stream.update(name="S", max_msgs=5)
+        stream.update(name="S", max_msgs=5)  # type: ignore[call-arg]
         assert server.changed == {**STREAM, "max_msgs": 5}
 
 
@@ -275,7 +275,7 @@ def test_the_name_of_a_consumer_cannot_be_changed() -> None:
             with pytest.raises(ValueError, match=f"{field} cannot be changed"):
                 js.update_consumer("S", "C", config)
         assert server.sent == []
-        consumer.update(name="C", durable_name="C", max_deliver=7)
+        consumer.update(name="C", durable_name="C", max_deliver=7)  # type: ignore[call-arg]
         assert server.changed == {**CONSUMER, "max_deliver": 7}
 
 

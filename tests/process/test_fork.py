@@ -19,8 +19,11 @@ pytestmark = [
 
 # What every forking script begins with: a connection in use, and `in_child`.
 BEGIN = """
-    import json, os, sys, threading, time
+    import json, os, sys, threading, time, warnings
     import jsclient
+
+    # Newer Pythons warn of forks beside threads: that is what is tried here.
+    warnings.filterwarnings("ignore", "This process .* multi-threaded")
 
     nc = jsclient.connect(sys.argv[1], name="forker")
     sub = nc.subscribe("fork.>")

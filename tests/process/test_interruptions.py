@@ -211,6 +211,40 @@ def test_no_message_is_lost_or_repeated_wherever_columns_are_interrupted() -> No
         assert_subscribed(scene)
 
 
+@pytest.mark.parametrize("kind", ["all come", "some come", "late", "next"])
+def test_no_message_is_lost_or_repeated_wherever_a_pull_subscription_is_interrupted(
+    kind: str,
+) -> None:
+    stock = Stock(says_the_end=kind != "late")
+    with consuming(stock) as scene:
+        sub = scene.nc.jetstream().pull_subscribe(stream="S", consumer="C")
+        consumer, total = sub._consumer, 0
+        for interruption in places():
+            numbers = stock.store(1 if kind == "next" else 2)
+            got: list[jsclient.Msg] = []
+            if kind == "late":
+                leave_unfinished(consumer, 0.01)
+            with interruption:
+                if kind == "next":
+                    got.append(sub.next(TIMEOUT))
+                else:
+                    wanted = 3 if kind == "some come" else 2
+                    got.extend(sub.fetch(wanted, TIMEOUT)._messages)
+            while len(got) < len(numbers):
+                got.extend(sub.fetch(len(numbers) - len(got), TIMEOUT))
+            total += len(got)
+            assert seqs(got) == numbers
+            assert sub.delivered == total
+            assert not sub._running
+            assert_put_away(scene, consumer)
+        del consumer
+        # Nobody has to wait for a fetch that is long over, and the limit is exact.
+        sub.unsubscribe(limit=total + 1)
+        stock.store(2)
+        assert len(sub.fetch(2, TIMEOUT)) == 1
+        sub.drain(TIMEOUT)
+
+
 def leave_unfinished(consumer: Consumer, timeout: float) -> None:
     """A fetch is interrupted, and at once its interruption."""
     lanes = consumer._own_lanes()

@@ -9,6 +9,7 @@ import pytest
 
 import jsclient
 from jsclient import events
+from jsclient._io.links import Links
 from jsclient._io.loop import Loop
 from tests.harness.leaks import LeakMeter
 from tests.live.support import Events, responder
@@ -70,16 +71,19 @@ def test_a_bug_in_a_turn_of_the_loop_costs_one_link(
         assert nc.request("bug.echo", b"y", timeout=5).data == b"y"
 
 
-@pytest.mark.parametrize("step", ["end_link", "install", "forget_orphans"])
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [(Links, "end"), (Links, "_install"), (Loop, "forget_orphans")],
+)
 def test_a_bug_in_the_keeper_closes_the_connection_and_wakes_all(
-    url: str, step: str, monkeypatch: pytest.MonkeyPatch
+    url: str, kind: type, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trap = Trap()
-    real = getattr(Loop, step)
+    real = getattr(kind, step)
 
-    def trapped(loop: Loop, *arguments: object) -> object:
+    def trapped(one: object, *arguments: object) -> object:
         trap()
-        return real(loop, *arguments)
+        return real(one, *arguments)
 
     told = Events()
     ended: list[BaseException] = []
@@ -103,7 +107,7 @@ def test_a_bug_in_the_keeper_closes_the_connection_and_wakes_all(
         threads = [threading.Thread(target=run, args=(n,)) for n in range(len(calls))]
         for thread in threads:
             thread.start()
-        monkeypatch.setattr(Loop, step, trapped)
+        monkeypatch.setattr(kind, step, trapped)
         trap.is_set.set()
         nc.reconnect()
         closed = told.wait(events.Closed)

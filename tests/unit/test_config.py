@@ -38,6 +38,12 @@ from jsclient.config import (
     differences,
     stream_config,
 )
+from jsclient.config_fields import (
+    ConsumerFields,
+    ConsumerSettings,
+    StreamFields,
+    StreamSettings,
+)
 
 # Every field, as a server of 2.15 tells it.
 STREAM_WIRE: dict[str, Any] = {
@@ -634,3 +640,33 @@ def test_values_that_nobody_here_understands_are_compared_as_they_are() -> None:
     wanted = StreamConfig(name="S", extra={"x": 1, "max_msgs": "many", "metadata": 5})
     actual = StreamConfig(name="S", extra={"x": 2, "max_msgs": "many", "metadata": 5})
     assert differences(wanted, actual) == {"x": (1, 2)}
+
+
+# Their keywords take more than the fields, which are what it becomes.
+WIDER = {
+    *("subjects", "filter_subjects", "priority_groups", "backoff"),
+    *("mirror", "sources", "placement", "republish", "subject_transform"),
+    "consumer_limits",
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "offered", "changeable"),
+    [
+        (StreamConfig, StreamFields, StreamSettings),
+        (ConsumerConfig, ConsumerFields, ConsumerSettings),
+    ],
+)
+def test_every_field_of_a_configuration_can_be_given_as_a_keyword(
+    kind: type, offered: type, changeable: type
+) -> None:
+    known = {field.name: field.type for field in fields(kind)}
+    hints = {name: hint.__forward_arg__ for name, hint in hints_of(offered).items()}
+    assert set(hints) == set(known)
+    assert set(hints_of(changeable)) == set(known) - {"name"}
+    different = {name for name in known if hints[name] != known[name]}
+    assert different == WIDER & set(known)
+
+
+def hints_of(kind: type) -> dict[str, Any]:
+    return kind.__annotations__

@@ -286,6 +286,7 @@ def test_a_lane_has_its_lone_pull_as_long_as_that_waits(scene: Scene) -> None:
 def test_an_heir_is_a_rest(scene: Scene) -> None:
     class Heir:
         error = None
+        has_time = True
         is_unanswered = True
         is_settled = False
 
@@ -423,6 +424,7 @@ def test_a_lane_that_comes_too_late_is_given_back(scene: Scene) -> None:
 def test_a_cut_ends_the_conversation_that_has_taken_over(scene: Scene) -> None:
     class Heir:
         error = None
+        has_time = True
         is_unanswered = True
         is_settled = False
         ends = 0

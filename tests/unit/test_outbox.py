@@ -777,3 +777,44 @@ def test_an_abandoned_outbox_drops_everything_and_touches_no_link(
     with pytest.raises(ConnectionClosedError):
         made.publish(b"x")
     assert not made.outbox.control(b"SUB a 1\r\n")
+
+
+# Leaving
+
+
+def test_a_link_that_is_about_to_be_left_takes_no_new_request(line: MakeLine) -> None:
+    made = line()
+    early, late = (made.replies.draft("a") for _ in range(2))
+    is_awaited = [made.replies.is_awaited]
+    made.replies.ask(early, made.outbox, b"early")
+    made.outbox.leave()
+    assert (made.outbox.is_up, made.outbox.takes_requests) == (True, False)
+    assert made.replies.ask(late, made.outbox, b"late") == 3
+    with pytest.raises(DisconnectedError):
+        made.outbox.publish("a", b"late", late.inbox, None, True, late)
+    # Neither messages of their own nor pulls and subscriptions wait for the next one.
+    made.publish(b"core")
+    made.outbox.publish("a", b"pull", None, None, is_tied=True)
+    made.outbox.control(b"UNSUB 1\r\n")
+    got = made.read_all()
+    assert [word in got for word in (b"early", b"core", b"pull", b"UNSUB")] == [
+        True
+    ] * 4
+    assert b"late" not in got
+    is_awaited.append(made.replies.is_awaited)
+    early.fail(ValueError("answered"))
+    is_awaited.append(made.replies.is_awaited)
+    assert is_awaited == [False, True, False], "what was not sent needs no answer"
+
+
+def test_the_next_link_takes_requests_again(line: MakeLine) -> None:
+    made = line()
+    made.outbox.leave()
+    made.outbox.detach()
+    made.outbox.leave()
+    assert not made.outbox.is_leaving, "there is none to leave"
+    made.connect()
+    reply = made.replies.draft("a")
+    assert made.outbox.takes_requests
+    assert made.replies.ask(reply, made.outbox, b"now") == ASK_NOTHING
+    assert b"now" in made.read_all()

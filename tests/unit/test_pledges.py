@@ -473,6 +473,24 @@ def test_what_was_to_be_sent_again_ends_with_the_link(
     assert desk.window.pending == 0
 
 
+def test_a_link_that_is_about_to_be_left_takes_only_what_has_its_place(
+    desk: Desk,
+) -> None:
+    (future,) = desk.launch(b"0")
+    ((reply, _),) = desk.sent()
+    desk.outbox.leave()
+    assert desk.window.launch("a.b", b"1") is None
+    desk.answer(reply, b"", b"NATS/1.0 503\r\n\r\n")
+    desk.window.rest(future, 7.0)
+    assert desk.window.is_awaited
+    assert desk.window.send_again(future, 9.0)
+    ((again, payload),) = desk.sent()
+    assert payload == b"0"
+    desk.ack(again, 9)
+    assert future.result(0).seq == 9
+    assert not desk.window.is_awaited
+
+
 # Who is told --------------------------------------------------------------------------
 
 

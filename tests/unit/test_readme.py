@@ -21,6 +21,7 @@ from tests.operators import Operator
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 # These are run by the tests of Spark.
 SPARK_EXAMPLES = [
     ROOT / "examples" / "spark" / name
@@ -83,14 +84,15 @@ def test_the_tour_runs_from_top_to_bottom_and_prints_what_it_says(
     assert said.getvalue().splitlines() == expected
 
 
-def test_the_page_about_subscribing_runs_and_prints_what_it_says(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("page", ["publishing", "consuming", "subscribe"])
+def test_a_page_runs_from_top_to_bottom_and_prints_what_it_says(
+    page: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = "\n".join(blocks("docs/subscribe.md", "python"))
+    code = "\n".join(blocks(f"docs/{page}.md", "python"))
     said = io.StringIO()
     with server.run(jetstream=True) as running, redirect_stdout(said):
         monkeypatch.setenv("NATS_URL", running.url)
-        exec(compile(code, "docs/subscribe.md", "exec"), {"__name__": "page"})
+        exec(compile(code, f"docs/{page}.md", "exec"), {"__name__": "page"})
     expected = re.findall(r"^ *print\(.*\)  # (.+)$", code, re.MULTILINE)
     assert len(expected) == code.count("print(")
     assert said.getvalue().splitlines() == expected
@@ -116,11 +118,10 @@ def test_every_command_of_the_page_is_there(page: str) -> None:
                 pytest.fail(f"nobody checks {other}")
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
-def test_every_link_to_a_file_leads_to_one(page: str) -> None:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
-    assert [link for link in links if not (ROOT / link).exists()] == []
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_to_a_file_leads_to_one(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -10,8 +9,6 @@ import pytest
 from jsclient import InvalidArgumentError
 from jsclient import jetstream_errors as failures
 from jsclient._engine.subscribe_rules import Wish, check_wish, find_mismatch
-from jsclient.config import ConsumerConfig
-from jsclient.subscribe_options import ConsumerFields
 
 S: dict[str, Any] = {"subject": "s.1"}
 PULL: dict[str, Any] = {**S, "is_pull": True}
@@ -188,8 +185,3 @@ def test_a_consumer_that_fits_is_taken(
 ) -> None:
     wanted = Wish(**wish, consumer="C", fields=fields)
     assert find_mismatch(wanted, "S", actual, is_bound=is_bound) is None
-
-
-def test_every_field_of_a_configuration_can_be_given_directly() -> None:
-    fields = {field.name for field in dataclasses.fields(ConsumerConfig)}
-    assert {*ConsumerFields.__annotations__} == fields - {"extra"}
