@@ -3030,6 +3030,7 @@ cdef class Lane(Route):
     cdef readonly PullInbox inbox      # whose messages these are now, or None
     cdef readonly int sid
     cdef readonly int number           # its place in the subject, for the code that made it
+    cdef Lane below                    # a free lane of the pool, if this is one
     cdef uint64_t pulls                # that it has seen
     cdef bytes reply
     cdef readonly int64_t batch
@@ -3246,12 +3247,13 @@ cdef class LanePool:
     signal handler interrupts, the end of the user is the end of all lanes that it has here.
     """
 
-    cdef readonly list free
+    cdef Lane top                      # of the free ones, each of which has the next below it
     cdef readonly dict users           # Lane -> a lone pull or a conversation
     cdef readonly list left            # lone pulls whose fetch is over, and which are not
     cdef readonly object late          # messages that came of those which are
     cdef readonly str prefix           # of all their subjects
     cdef bytes prefix_bytes
+    cdef PullInbox fresh               # made while a server was at work, for the next lone pull
 
     def __init__(self, prefix):
         self.left = []
@@ -3265,13 +3267,25 @@ cdef class LanePool:
         """
         cdef Lane lane
         cdef bytes prefix_bytes = encode_text(prefix)
-        cdef list lanes = [] if self.free is None else [*self.free, *self.users]
-        free, users = [], {}
+        cdef list lanes = [] if self.users is None else [*self.free, *self.users]
+        cdef dict users = {}
         self.prefix, self.prefix_bytes = prefix, prefix_bytes
-        self.free, self.users = free, users
+        self.top, self.users = None, users
         for lane in lanes:
+            lane.below = None
             if lane.is_lone:
                 lane.lose()
+        return lanes
+
+    @property
+    def free(self):
+        """The lanes that no pull has; the last one is taken first."""
+        cdef list lanes = []
+        cdef Lane lane = self.top
+        while lane is not None:
+            lanes.append(lane)
+            lane = lane.below
+        lanes.reverse()
         return lanes
 
     def new_reply(self, Lane lane not None):
@@ -3298,19 +3312,30 @@ cdef class LanePool:
 
     cpdef Lane take(self, object user):
         """A free lane for one pull of the user; None if there is none."""
-        cdef Lane lane
-        if not self.free:
-            return None
-        lane = <Lane>self.free[len(self.free) - 1]
-        self.users[lane] = user
-        self.free.pop()
+        cdef Lane lane = self.top
+        if lane is not None:
+            self.users[lane] = user
+            self.unlink_top()
+        return lane
+
+    cdef void unlink_top(self) noexcept:
+        cdef Lane lane = self.top
+        self.top = lane.below
+        lane.below = None
+
+    def dismiss(self):
+        """A free lane, which is none of the pool's from now on; None if there is none."""
+        cdef Lane lane = self.top
+        if lane is not None:
+            self.unlink_top()
         return lane
 
     cpdef give_back(self, Lane lane):
         """The pull on this lane has certainly ended; nothing happens to a lost one."""
         if lane in self.users:
-            self.free.append(lane)
             del self.users[lane]
+            lane.below = self.top
+            self.top = lane
             lane.retire()
 
 
@@ -3373,7 +3398,9 @@ cdef class LonePull:
         self, LanePool pool not None, Draft draft not None, PullInbox inbox=None
     ):
         if inbox is None:
-            inbox = PullInbox.__new__(PullInbox)
+            inbox, pool.fresh = pool.fresh, None
+            if inbox is None:
+                inbox = PullInbox.__new__(PullInbox)
             inbox.owner = draft.courier
         self.pool = pool
         self.draft = draft
@@ -3406,8 +3433,10 @@ cdef class LonePull:
         """
         cdef bint is_asked = not self.pool.left and not self.pool.late
         is_asked = is_asked and self.ask_alone(helm.outbox)
-        # The server is at work: what can be done now costs no time.
+        # The server is at work: what is done now costs no time.
         self.asked_at = helm.now()
+        if self.pool.fresh is None:
+            self.pool.fresh = PullInbox.__new__(PullInbox)
         if not is_asked or not self.await_all(helm, self.asked_at + wait):
             return None
         return self.take_one()

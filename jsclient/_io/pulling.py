@@ -182,8 +182,8 @@ class Lanes:
 
     def _dissolve(self) -> None:
         self.leave_all()
-        while self.pool.free:
-            self.loop.unsubscribe(self.pool.free.pop().sid)
+        while (lane := self.pool.dismiss()) is not None:
+            self.loop.unsubscribe(lane.sid)
 
 
 class Pulling:

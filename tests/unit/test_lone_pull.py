@@ -85,6 +85,24 @@ def test_a_lane_that_is_given_back_twice_is_free_once() -> None:
     assert pool.free == [lane]
 
 
+def test_the_lane_that_was_given_back_last_is_taken_first() -> None:
+    pool = LanePool("_INBOX.x")
+    first, second = lane_of(1, pool), lane_of(2, pool)
+    assert pool.free == [first, second]
+    assert [pool.take(None), pool.take(None), pool.take(None)] == [second, first, None]
+    pool.give_back(second)
+    pool.give_back(first)
+    assert pool.free == [second, first]
+
+
+def test_a_free_lane_that_is_dismissed_is_none_of_the_pool_any_more() -> None:
+    pool = LanePool("_INBOX.x")
+    first, second = lane_of(1, pool), lane_of(2, pool)
+    pool.take(None)
+    assert pool.dismiss() is first
+    assert (pool.dismiss(), pool.free, pool.users) == (None, [], {second: None})
+
+
 def test_the_subjects_of_a_lane_recur_but_not_soon() -> None:
     pool = LanePool("_INBOX.x")
     lane = lane_of(12, pool)
