@@ -1113,6 +1113,24 @@ cdef class Waiter:
 cdef class Helm
 
 
+cdef class LiveLink:
+    """The link of this moment, its parser, and when something is to be done for it."""
+
+    cdef readonly Link link
+    cdef readonly Parser parser
+    cdef readonly object session       # its `deadline` is the first of the two times
+    cdef public double leave_at
+
+    def __init__(self, Link link not None, Parser parser not None, session not None):
+        self.link = link
+        self.parser = parser
+        self.session = session
+        self.leave_at = INFINITY
+
+    cdef double next_tick(self) except? -1:
+        return min(<double>self.session.deadline, self.leave_at)
+
+
 # So many seconds at most are nothing but messages read before the loop, and with it every
 # other thread, has its turn.
 cdef double LONGEST_SHIFT = 0.005
@@ -1206,8 +1224,10 @@ cdef class Gate(Awaited):
 cdef class Helm:
     """Lets exactly one of the waiting threads drive the loop; the others sleep.
 
-    `drive(awaited, deadline)` turns the loop until awaited is ready, the deadline passed or the
-    link was lost. A thread that leaves the helm wakes one of the sleepers to take it.
+    As long as nothing but messages comes, the thread steers: all of that is compiled. Whatever
+    else there is to do is up to `drive(awaited, deadline)`, which turns the loop until awaited
+    is ready, the deadline passed or the link was lost. A thread that leaves the helm wakes one
+    of the sleepers to take it.
     It is compiled because a signal handler may raise between any two steps of Python code: the
     helm must be left whatever happens.
     """
@@ -1222,9 +1242,15 @@ cdef class Helm:
     cdef public object on_leave        # called once when it leaves it
     cdef unsigned long owner
     cdef object link                   # what is driven
+    cdef LiveLink live                 # the same with its parser and clocks, for `steer`
+    cdef list machines                 # clocks of the loop
+    cdef object calls                  # jobs that wait for the helm
+    cdef jsc_socket bell
+    cdef object fail
     cdef readonly bint is_steerable    # there is a link to drive
     cdef readonly bint is_closed
     cdef public bint is_resting        # the thread at the helm sits in select
+    cdef bint has_slept                # since it began its turn
     cdef readonly uint64_t shifts      # how often the helm was taken
 
     def __init__(self, drive, now, Outbox outbox, rope=None):
@@ -1236,6 +1262,16 @@ cdef class Helm:
         self.outbox = outbox
         self.sleepers = []
 
+    def equip(self, list machines not None, calls not None, jsc_socket bell, fail not None):
+        """What is needed to steer: clocks and jobs of the loop, and the bell of the rope.
+
+        `fail(live, error)` says whether an error is the link's, which then ends.
+        """
+        self.machines = machines
+        self.calls = calls
+        self.bell = bell
+        self.fail = fail
+
     @property
     def is_free(self):
         """Whether no thread drives the loop."""
@@ -1246,9 +1282,13 @@ cdef class Helm:
         """Whether threads are asleep that could drive the loop."""
         return len(self.sleepers) > 0
 
-    def start(self, link=None):
-        """There is a link now: one of the sleepers takes the helm."""
+    def start(self, link=None, LiveLink live=None):
+        """There is a link now: one of the sleepers takes the helm.
+
+        With `live`, the same with its parser and clocks, threads steer by themselves.
+        """
         self.link = link
+        self.live = live
         self.is_steerable = True
         self.pass_on()
 
@@ -1259,6 +1299,7 @@ cdef class Helm:
         """
         if link is self.link:
             self.link = None
+            self.live = None
             self.is_steerable = False
 
     def close(self):
@@ -1381,7 +1422,8 @@ cdef class Helm:
             watcher = what.helm
             what.helm = self
         try:
-            self.drive(what, deadline)
+            if what is None or self.live is None or not self.is_steered(what, deadline):
+                self.drive(what, deadline)
         finally:
             self.owner = before
             self.is_resting = was_resting and before != 0
@@ -1395,25 +1437,39 @@ cdef class Helm:
                 self.ring()
         return 0
 
-    def steer(self, live, list machines not None, calls, Awaited what not None,
-              double deadline, jsc_socket bell):
+    cdef bint is_steered(self, Awaited what, double deadline) except -1:
+        """Steers until `what` is ready; False if the loop has to look what is to be done."""
+        cdef LiveLink live = self.live
+        if self.calls:
+            return False
+        try:
+            return self.steer(live, what, deadline) is None
+        except Exception as error:
+            if not self.fail(live, error):
+                raise
+            return True
+
+    cpdef steer(self, LiveLink live, Awaited what, double deadline):
         """Turns as long as nothing but messages comes. None: `what` is ready, and that is all.
 
         Otherwise the loop has to look what is to be done, and gets what `turn` returned: also
         when messages come for long, because no other thread runs while they do.
-        `live` has the link, its parser and clocks; `calls` are jobs that wait for the helm.
         """
         cdef Link link = live.link
         cdef Parser parser = live.parser
-        cdef double until = min(deadline, min(<double>live.session.deadline, <double>live.leave_at))
+        cdef double until = min(deadline, live.next_tick())
         cdef double now, pause_at = -INFINITY
         cdef Py_ssize_t received
-        for machine in machines:
+        for machine in self.machines:
             until = min(until, <double>machine.deadline)
         while True:
-            received = self.turn(link, parser, what, until, bell)
-            if received <= 0 or parser.is_noticed() or not self.is_steerable or calls:
+            self.has_slept = False
+            received = self.turn(link, parser, what, until, self.bell)
+            if received <= 0 or parser.is_noticed() or not self.is_steerable or self.calls:
                 return received
+            if self.has_slept and what.is_ready():
+                # Nothing was due when it fell asleep; what is due now is seen by the next wait.
+                return None
             now = self.now()
             if now >= until:
                 return received
@@ -1461,6 +1517,7 @@ cdef class Helm:
             if left <= 0:
                 return link.read(parser) if is_early else received
             # From here on whoever makes it ready rings, a signal handler in this thread too.
+            self.has_slept = True
             self.is_resting = True
             if what.is_ready():
                 return received
@@ -2973,6 +3030,7 @@ cdef class Lane(Route):
     cdef readonly PullInbox inbox      # whose messages these are now, or None
     cdef readonly int sid
     cdef readonly int number           # its place in the subject, for the code that made it
+    cdef Lane below                    # a free lane of the pool, if this is one
     cdef uint64_t pulls                # that it has seen
     cdef bytes reply
     cdef readonly int64_t batch
@@ -2989,7 +3047,7 @@ cdef class Lane(Route):
         self.statuses = deque()
 
     cdef bint is_ready(self) noexcept:
-        return not self.is_open or len(self.statuses) > 0 or self.has_all(0, 0)
+        return self.has_all(0, 0) or not self.is_open or len(self.statuses) > 0
 
     cdef inline bint has_all(self, int64_t messages, int64_t bytes) noexcept:
         """Whether the pull has brought all that it can, once so much more has come."""
@@ -3074,7 +3132,8 @@ cdef class Lane(Route):
         self.messages = 0
         self.bytes = 0
         self.inbox = None
-        self.statuses.clear()
+        if self.statuses:
+            self.statuses.clear()
 
     @property
     def is_spent(self):
@@ -3188,14 +3247,17 @@ cdef class LanePool:
     signal handler interrupts, the end of the user is the end of all lanes that it has here.
     """
 
-    cdef readonly list free
+    cdef Lane top                      # of the free ones, each of which has the next below it
     cdef readonly dict users           # Lane -> a lone pull or a conversation
     cdef readonly list left            # lone pulls whose fetch is over, and which are not
+    cdef readonly object late          # messages that came of those which are
     cdef readonly str prefix           # of all their subjects
     cdef bytes prefix_bytes
+    cdef PullInbox fresh               # made while a server was at work, for the next lone pull
 
     def __init__(self, prefix):
         self.left = []
+        self.late = deque()
         self.renew(prefix)
 
     def renew(self, prefix):
@@ -3205,13 +3267,25 @@ cdef class LanePool:
         """
         cdef Lane lane
         cdef bytes prefix_bytes = encode_text(prefix)
-        cdef list lanes = [] if self.free is None else [*self.free, *self.users]
-        free, users = [], {}
+        cdef list lanes = [] if self.users is None else [*self.free, *self.users]
+        cdef dict users = {}
         self.prefix, self.prefix_bytes = prefix, prefix_bytes
-        self.free, self.users = free, users
+        self.top, self.users = None, users
         for lane in lanes:
+            lane.below = None
             if lane.is_lone:
                 lane.lose()
+        return lanes
+
+    @property
+    def free(self):
+        """The lanes that no pull has; the last one is taken first."""
+        cdef list lanes = []
+        cdef Lane lane = self.top
+        while lane is not None:
+            lanes.append(lane)
+            lane = lane.below
+        lanes.reverse()
         return lanes
 
     def new_reply(self, Lane lane not None):
@@ -3238,19 +3312,30 @@ cdef class LanePool:
 
     cpdef Lane take(self, object user):
         """A free lane for one pull of the user; None if there is none."""
-        cdef Lane lane
-        if not self.free:
-            return None
-        lane = <Lane>self.free[len(self.free) - 1]
-        self.users[lane] = user
-        self.free.pop()
+        cdef Lane lane = self.top
+        if lane is not None:
+            self.users[lane] = user
+            self.unlink_top()
+        return lane
+
+    cdef void unlink_top(self) noexcept:
+        cdef Lane lane = self.top
+        self.top = lane.below
+        lane.below = None
+
+    def dismiss(self):
+        """A free lane, which is none of the pool's from now on; None if there is none."""
+        cdef Lane lane = self.top
+        if lane is not None:
+            self.unlink_top()
         return lane
 
     cpdef give_back(self, Lane lane):
         """The pull on this lane has certainly ended; nothing happens to a lost one."""
         if lane in self.users:
-            self.free.append(lane)
             del self.users[lane]
+            lane.below = self.top
+            self.top = lane
             lane.retire()
 
 
@@ -3291,6 +3376,7 @@ cdef class Draft:
 
 
 @cython.final
+@cython.freelist(8)
 cdef class LonePull:
     """One pull and the thread that waits for all of it, without a conversation.
 
@@ -3312,7 +3398,9 @@ cdef class LonePull:
         self, LanePool pool not None, Draft draft not None, PullInbox inbox=None
     ):
         if inbox is None:
-            inbox = PullInbox.__new__(PullInbox)
+            inbox, pool.fresh = pool.fresh, None
+            if inbox is None:
+                inbox = PullInbox.__new__(PullInbox)
             inbox.owner = draft.courier
         self.pool = pool
         self.draft = draft
@@ -3334,15 +3422,35 @@ cdef class LonePull:
 
     def run(self, Helm helm not None, double finish_at):
         """Asks on a free lane and waits; whether everything came. No lane: it has not asked."""
-        cdef Lane lane
         self.asked_at = helm.now()
-        if not self.is_sendable(helm.outbox):
+        return self.ask_alone(helm.outbox) and self.await_all(helm, finish_at)
+
+    def run_for_one(self, Helm helm not None, double wait):
+        """Asks on a free lane, waits so long at most and takes the message.
+
+        None: it is not that simple. No lane: it has not asked, perhaps because messages that
+        came too late for other fetches are first.
+        """
+        cdef bint is_asked = not self.pool.left and not self.pool.late
+        is_asked = is_asked and self.ask_alone(helm.outbox)
+        # The server is at work: what is done now costs no time.
+        self.asked_at = helm.now()
+        if self.pool.fresh is None:
+            self.pool.fresh = PullInbox.__new__(PullInbox)
+        if not is_asked or not self.await_all(helm, self.asked_at + wait):
+            return None
+        return self.take_one()
+
+    cdef bint ask_alone(self, Outbox outbox) except -1:
+        """Sends the pull on a free lane, if it can be sent."""
+        cdef Lane lane
+        if not self.is_sendable(outbox):
             return False
         lane = self.pool.take(self)
         if lane is None:
             return False
-        self.send(lane, helm.outbox)
-        return self.await_all(helm, finish_at)
+        self.send(lane, outbox)
+        return True
 
     def ask(self, Lane lane not None, Outbox outbox not None):
         """Sends the pull on a lane that was taken for it, unless it was cut meanwhile."""
@@ -3542,13 +3650,18 @@ cdef class Reply(Awaited):
     """The answer to one request: a message, or the error that came instead."""
 
     cdef readonly str subject          # what was asked
-    cdef readonly str inbox            # where the answer goes
+    cdef str prefix                    # of all inboxes
     cdef bytes token
     cdef readonly Msg msg
     cdef readonly object error
     cdef bint is_tied                  # the request dies with its link
     cdef readonly bint is_begun        # bytes of a tied request were sent
     cdef readonly bint is_withdrawn    # none of them was, and none will be
+
+    @property
+    def inbox(self):
+        """Where the answer goes."""
+        return self.prefix + self.token.decode("ascii")
 
     cdef bint is_ready(self) noexcept:
         return self.msg is not None or self.error is not None
@@ -3654,8 +3767,8 @@ cdef class Replies(Answers):
         cdef Reply reply = Reply.__new__(Reply)
         cdef bytes token = self.new_token()
         reply.subject = subject
+        reply.prefix = self.prefix
         reply.token = token
-        reply.inbox = self.prefix + token.decode("ascii")
         return reply
 
     def enter(self, Reply reply not None):
@@ -3674,7 +3787,8 @@ cdef class Replies(Answers):
         cdef int asked
         if self.reason is not None:
             raise self.reason
-        reply_holder = text_span(reply.inbox, "reply", &answer)  # no-cython-lint
+        cdef bytes inbox = self.prefix_bytes + reply.token
+        answer.at, answer.size = PyBytes_AS_STRING(inbox), PyBytes_GET_SIZE(inbox)
         holder = outbox.checked_span(reply.subject, &to)  # no-cython-lint: keeps the bytes alive
         self.waiting[reply.token] = reply
         asked = outbox.add_publish(to, answer, data, headers, URGENT, reply, False)

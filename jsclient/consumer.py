@@ -13,7 +13,7 @@ from ._api import Api
 from ._core import Batch, BatchInbox, Courier, LonePull, Msg, PullInbox
 from ._engine.arguments import Seconds, count, integer, seconds
 from ._engine.pull import Policy
-from ._io.lone_pull import Order, run_fetch
+from ._io.lone_pull import Order, conclude, go_on, leave_later
 from ._io.pulling import Lanes, Pulling
 from .consuming import Batches, ConsumeHandle, Messages, new_courier
 from .errors import Error, TimeoutError
@@ -56,8 +56,9 @@ class Consumer:
         self._info = info
         self._lanes: Lanes | None = None  # made by the first pull
         self._all_lanes: list[Lanes] = []
-        # What a fetch was asked for, and what came of it.
+        # What a fetch was asked for, and what came of it; the same of `next`.
         self._last_fetch: _Fetch | None = None
+        self._last_next: tuple[ConsumerInfo, Seconds, Order] | None = None
 
     @property
     def name(self) -> str:
@@ -154,19 +155,44 @@ class Consumer:
         Options of a pull, here and below: `group`, `priority`, `min_pending` and
         `min_ack_pending` for consumers with priority groups.
         """
-        order = self._order(1, None, timeout, False, idle_heartbeat, pull)
+        info, last = self._info, self._last_next
+        if (
+            last is not None
+            # Not merely equal: True is equal to 1, and no time.
+            and timeout is last[1]
+            and info is last[0]
+            and idle_heartbeat is None
+            and not pull
+        ):
+            order = last[2]
+        else:
+            order = self._order(1, None, timeout, False, idle_heartbeat, pull)
+            if idle_heartbeat is None and not pull:
+                self._last_next = (info, timeout, order)
         lanes = self._lanes or self._new_lanes()
-        finish_at = monotonic() + order.wait
-        if lanes.leftovers:
+        lone = LonePull(lanes.pool, order.draft)
+        try:
+            # Nearly always that is all.
+            msg = lone.run_for_one(lanes.loop.helm, order.wait)
+            if msg is not None:
+                return msg
+            finish_at = lone.asked_at + order.wait
+            is_late = lone.lane is None and bool(lanes.leftovers)
+            if not is_late:
+                go_on(lanes, order, lone, self._converse, finish_at)
+                msg = conclude(lanes, lone, lone.take_one)
+                if msg is not None:
+                    return msg
+        except BaseException:
+            # Here, for a further exception may come as soon as a function begins.
+            lone.give_up()
+            leave_later(lanes)
+            raise
+        if is_late:
             found = fetch_after(lanes, order, finish_at, self._run)
             if found._messages:
                 return found._messages[0]
         else:
-            lone = LonePull(lanes.pool, order.draft)
-            take = lone.take_one
-            msg = run_fetch(lanes, order, lone, self._converse, finish_at, take)
-            if msg is not None:
-                return msg
             fetch_error(self, lone, 0)
         raise TimeoutError(
             f"no message of consumer {self.name!r} within {seconds(timeout):g} s"

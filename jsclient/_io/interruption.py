@@ -21,11 +21,17 @@ def is_from_signal_handler(error: BaseException) -> bool:
     """Whether a signal handler, not the code that it interrupted, raised the error."""
     if threading.current_thread() is not threading.main_thread():
         return False
+    # What a handler interrupts may be a frame that the error has not left.
     passed: set[int] = set()
+    caller: FrameType | None = sys._getframe()
+    while caller is not None:
+        passed.add(id(caller))
+        caller = caller.f_back
     step = error.__traceback__
     while step is not None:
         frame = step.tb_frame
-        if passed and _is_foreign(frame):
+        # The first one caught the error.
+        if step is not error.__traceback__ and _is_foreign(frame):
             return True
         if any(id(one) in passed for one in _arguments(frame)):
             return True

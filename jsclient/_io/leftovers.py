@@ -25,9 +25,9 @@ class Leftovers:
     which a signal handler could raise or another thread be faster.
     """
 
-    def __init__(self, left: list[LonePull]) -> None:
+    def __init__(self, left: list[LonePull], late: deque[Msg]) -> None:
         self._left = left  # of fetches that are over; some may still get messages
-        self._messages: deque[Msg] = deque()
+        self._messages = late
 
     def __bool__(self) -> bool:
         return bool(self._messages or self._left)

@@ -109,13 +109,13 @@ class Links:
         # or in the replay or in both, and the server ignores the second SUB of a sid.
         loop.outbox.expect_link()
         loop.watch(call.sock)
-        loop.live = Live(call, session)
+        loop.live = live = Live(call, session)
         self.made += 1  # before anybody can use the new link
         if loop.status in (Status.CONNECTING, Status.RECONNECTING):
             loop.status = Status.CONNECTED
         refused = loop.outbox.attach(call.link, loop.table.replay())
         self._tell_watchers(lambda watcher: watcher.linked(now))
-        loop.helm.start(call.link)
+        loop.helm.start(call.link, live)
         loop.linked.open()
         is_first = self.made == 1
         loop.discover(call.info, is_news=not is_first)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from enum import Enum
 
-from .._core import Link, Parser
+from .._core import LiveLink
 from .._engine.servers import Server
 from .._engine.session import Session
 from .dial import Call
@@ -22,25 +22,16 @@ class Status(Enum):
     CLOSED = "closed"
 
 
-class Live:
+class Live(LiveLink):
     """The link of this moment and all that ends with it."""
 
-    __slots__ = (
-        "error",
-        "leave_at",
-        "leave_by",
-        "link",
-        "parser",
-        "server",
-        "session",
-        "sock",
-    )
+    __slots__ = ("error", "leave_by", "server", "sock")
+
+    session: Session
 
     def __init__(self, call: Call, session: Session) -> None:
+        super().__init__(call.link, call.parser, session)
         self.sock = call.sock
-        self.link: Link = call.link
-        self.parser: Parser = call.parser
-        self.session = session
         self.server: Server = call.server
         self.error: Exception | None = None  # why it must end
         # When to leave a server that shuts down, if it has answered, and at the latest.

@@ -86,22 +86,32 @@ def run_fetch(
     exception comes in its place. A conversation that was needed is the heir of the lone
     pull.
     """
-    loop = lanes.loop
     try:
-        if not lone.run(loop.helm, finish_at):
-            _go_on(lanes, order, lone, converse, finish_at)
-        found = take()
-        if lone.has_rest and not loop.is_closing:
-            loop.call(lambda: lanes.leave(lone))
-        return found
+        if not lone.run(lanes.loop.helm, finish_at):
+            go_on(lanes, order, lone, converse, finish_at)
+        return conclude(lanes, lone, take)
     except BaseException:
+        # Here, for a further exception may come as soon as a function begins.
         lone.give_up()
-        if not loop.is_closing:
-            loop.abandoned(lanes.leave_all)
+        leave_later(lanes)
         raise
 
 
-def _go_on(
+def conclude(lanes: Lanes, lone: LonePull, take: Callable[[], _T]) -> _T:
+    """Takes what came, and takes leave of the server."""
+    found = take()
+    if lone.has_rest and not lanes.loop.is_closing:
+        lanes.loop.call(lambda: lanes.leave(lone))
+    return found
+
+
+def leave_later(lanes: Lanes) -> None:
+    """The next fetch, or the keeper, takes leave for a fetch that was given up."""
+    if not lanes.loop.is_closing:
+        lanes.loop.abandoned(lanes.leave_all)
+
+
+def go_on(
     lanes: Lanes, order: Order, lone: LonePull, converse: Converse, finish_at: float
 ) -> None:
     """A pull that found no free lane is sent; one that is not enough has an heir."""

@@ -113,6 +113,7 @@ class Loop:
         self._full_selector.register(self.bell, selectors.EVENT_READ)
         self.links = Links(self, pool, fields)
         self.keeper = Keeper(self)
+        self.helm.equip(self.machines, self._calls, self._bell_fd, self._has_failed)
 
     # Waiting --------------------------------------------------------------------------
 
@@ -236,24 +237,17 @@ class Loop:
     def _drive(self, what: Awaited | None, deadline: float) -> None:
         """Turns the loop until `what` is ready, the time is over or the link lost.
 
+        A thread that waits comes here when steering alone is not enough: see `Helm`.
         Without `what` the keeper is at the helm, until another thread wants it.
         """
         live = self.live
         if live is None or live.error is not None:
             return
+        received: int | None = None  # nothing was read yet
         try:
             while True:
                 if self._calls:
                     self._run_calls()
-                received: int | None
-                if what is None:
-                    received = live.link.receive(live.parser)
-                else:
-                    received = self.helm.steer(
-                        live, self.machines, self._calls, what, deadline, self._bell_fd
-                    )
-                if received is None:
-                    return
                 if live.parser.needs_attention:
                     self._attend(live)
                 now = monotonic()
@@ -268,14 +262,27 @@ class Loop:
                     raise errors.DisconnectedError("the server closed the connection")
                 if live.error is not None or self.live is not live or self._is_closing:
                     return
-                if now >= deadline:
-                    return
-                if received < 0 and (what is None or live.link.is_blocked):
-                    self._rest(live, what, now, deadline)
+                if received is not None:
+                    if now >= deadline:
+                        return
+                    if received < 0 and (what is None or live.link.is_blocked):
+                        self._rest(live, what, now, deadline)
+                if what is None:
+                    received = live.link.receive(live.parser)
+                else:
+                    received = self.helm.steer(live, what, deadline)
+                    if received is None:
+                        return
         except Exception as error:
-            if is_from_signal_handler(error):
+            if not self._has_failed(live, error):
                 raise
-            self.fail(live, error)
+
+    def _has_failed(self, live: Live, error: Exception) -> bool:
+        """Whether an error is the link's, which then ends, and no signal handler's."""
+        if is_from_signal_handler(error):
+            return False
+        self.fail(live, error)
+        return True
 
     def _rest(
         self, live: Live, what: Awaited | None, now: float, deadline: float

@@ -43,7 +43,7 @@ class Lanes:
         self.subject = subject  # to which the pulls are sent
         self.pool = LanePool(self._new_prefix())
         self.pins: dict[str, str] = {}  # of priority groups whose pinned client we are
-        self.leftovers = Leftovers(self.pool.left)
+        self.leftovers = Leftovers(self.pool.left, self.pool.late)
         self._count = 0
         loop.watchers.append(self)
 
@@ -185,8 +185,8 @@ class Lanes:
 
     def _dissolve(self) -> None:
         self.leave_all()
-        while self.pool.free:
-            self.loop.unsubscribe(self.pool.free.pop().sid)
+        while (lane := self.pool.dismiss()) is not None:
+            self.loop.unsubscribe(lane.sid)
 
 
 class Pulling:

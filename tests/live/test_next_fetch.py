@@ -197,17 +197,23 @@ def test_a_fetch_does_not_disturb_a_consume_of_the_same_consumer(
 # Without waiting ----------------------------------------------------------------------
 
 
+def fill_and_see(js: JetStream, consumer: Consumer, count: int) -> None:
+    """A stream stores a message before its consumers know of it."""
+    fill(js, count)
+    until(lambda: consumer.info().num_pending == count, "the consumer knows")
+
+
 def test_without_waiting_one_gets_what_is_there(
     js: JetStream, consumer: Consumer
 ) -> None:
     begun = time.monotonic()
     assert len(consumer.fetch_no_wait(5)) == 0
-    fill(js, 1)
+    fill_and_see(js, consumer, 1)
     batch = consumer.fetch_no_wait(5)
     assert seqs(batch) == [1]
     assert batch.error is None
     assert len(consumer.fetch(5, timeout=0)) == 0
-    fill(js, 7)
+    fill_and_see(js, consumer, 7)
     assert len(consumer.fetch_no_wait(5)) == 5
     assert time.monotonic() - begun < PATIENCE
 

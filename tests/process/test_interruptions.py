@@ -73,7 +73,7 @@ def places() -> Iterator[Interruption]:
         interruption = Interruption(place)
         yield interruption
         if not interruption.is_over:
-            assert place > 5, "it was never interrupted"
+            assert place > 3, "it was hardly ever interrupted"
             return
 
 
@@ -449,12 +449,12 @@ class Alarm(Exception):
     """What another signal handler raises."""
 
 
-def is_at_the_helm(thread: int) -> bool:
-    """Whether that thread drives the loop."""
+def is_at_the_helm(thread: int, loop: Loop) -> bool:
+    """Whether that thread waits and somebody drives the loop."""
     frame = sys._current_frames().get(thread)
-    while frame is not None and frame.f_code is not Loop._drive.__code__:
+    while frame is not None and frame.f_code is not Loop.wait.__code__:
         frame = frame.f_back
-    return frame is not None
+    return frame is not None and not loop.helm.is_free
 
 
 @pytest.mark.parametrize("kind", [Interrupt, Alarm])
@@ -472,7 +472,7 @@ def test_what_a_thread_wants_done_is_done_although_another_one_is_interrupted_in
                 raise kind
 
         def ask_for_it() -> None:
-            while not is_at_the_helm(main):
+            while not is_at_the_helm(main, loop):
                 time.sleep(0.001)
             loop.call(job)
 

@@ -407,3 +407,30 @@ def test_a_handler_may_close_the_connection_that_its_thread_waits_on(
         url,
     ).check()
     assert float(ended.out) < 10.0
+
+
+def test_what_a_handler_of_the_standard_library_raises_is_no_loss_of_the_link(
+    url: str,
+) -> None:
+    children.run(
+        """
+    import fractions, signal, sys
+    import jsclient
+
+    # Called with a number and a frame it raises a TypeError.
+    signal.signal(signal.SIGALRM, fractions.Fraction)
+    with jsclient.connect(sys.argv[1]) as nc:
+        sub = nc.subscribe("quiet")
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        try:
+            sub.next(timeout=5)
+        except TypeError:
+            pass
+        else:
+            raise AssertionError("the handler was not heard")
+        nc.flush(timeout=5)
+        assert nc.stats().reconnects == 0
+    """,
+        url,
+        timeout=40,
+    ).check()

@@ -17,6 +17,7 @@ from jsclient._core import (
     LanePool,
     Link,
     LonePull,
+    Msg,
     Outbox,
     PullInbox,
 )
@@ -82,6 +83,24 @@ def test_a_lane_that_is_given_back_twice_is_free_once() -> None:
     pool.give_back(lane)
     pool.give_back(lane)
     assert pool.free == [lane]
+
+
+def test_the_lane_that_was_given_back_last_is_taken_first() -> None:
+    pool = LanePool("_INBOX.x")
+    first, second = lane_of(1, pool), lane_of(2, pool)
+    assert pool.free == [first, second]
+    assert [pool.take(None), pool.take(None), pool.take(None)] == [second, first, None]
+    pool.give_back(second)
+    pool.give_back(first)
+    assert pool.free == [second, first]
+
+
+def test_a_free_lane_that_is_dismissed_is_none_of_the_pool_any_more() -> None:
+    pool = LanePool("_INBOX.x")
+    first, second = lane_of(1, pool), lane_of(2, pool)
+    pool.take(None)
+    assert pool.dismiss() is first
+    assert (pool.dismiss(), pool.free, pool.users) == (None, [], {second: None})
 
 
 def test_the_subjects_of_a_lane_recur_but_not_soon() -> None:
@@ -456,3 +475,56 @@ def test_a_draft_has_a_subject_that_can_be_sent(subject: str) -> None:
             limit=1,
             patience=1.0,
         )
+
+
+# One message --------------------------------------------------------------------------
+
+
+def test_one_message_is_asked_for_waited_for_and_taken(scene: Scene) -> None:
+    lone = scene.pull()
+    scene.answers(1)
+    msg = lone.run_for_one(scene.helm, 5.0)
+    assert msg is not None
+    assert msg.subject == "s.1"
+    assert scene.sent() == b'PUB $JS.API.NEXT _INBOX.x.7.0 11\r\n{"batch":1}\r\n'
+    assert (lone.asked_at, scene.waits) == (100.0, [105.0])
+    assert not lone.has_rest
+    assert (lone.lane, scene.pool.free, scene.pool.users) == (None, [scene.lane], {})
+
+
+def test_one_message_that_was_taken_in_vain_is_for_the_next(scene: Scene) -> None:
+    lone = scene.pull()
+    scene.answers(1)
+    assert lone.run_for_one(scene.helm, 5.0) is not None
+    lone.give_up()
+    assert scene.pool.left == [lone]
+    assert taken(lone) == ["s.1"]
+
+
+@pytest.mark.parametrize("what", ["a fetch", "a message"])
+def test_what_is_late_for_others_comes_before_one_message(
+    scene: Scene, what: str
+) -> None:
+    if what == "a fetch":
+        scene.pool.left.append(scene.pull())
+    else:
+        scene.pool.late.append(Msg("s"))
+    lone = scene.pull()
+    assert lone.run_for_one(scene.helm, 5.0) is None
+    assert (lone.asked_at, lone.lane, scene.sent()) == (100.0, None, b"")
+    assert scene.pool.free == [scene.lane]
+
+
+def test_without_a_free_lane_no_message_is_asked_for(scene: Scene) -> None:
+    scene.pool.take(None)
+    lone = scene.pull()
+    assert lone.run_for_one(scene.helm, 5.0) is None
+    assert (lone.lane, scene.sent()) == (None, b"")
+
+
+def test_whatever_comes_instead_of_one_message_leaves_the_lane(scene: Scene) -> None:
+    lone = scene.pull()
+    scene.then.append(lambda: scene.feed(status(7, "_INBOX.x.7.0", TIMEOUT)))
+    assert lone.run_for_one(scene.helm, 5.0) is None
+    assert lone.lane is scene.lane
+    assert [msg.status for msg in scene.lane.statuses] == [408]

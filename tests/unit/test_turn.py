@@ -1,5 +1,7 @@
 """A turn of the loop: reading, sending and sleeping until there is something to do."""
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import math
@@ -24,6 +26,7 @@ from jsclient._core import (
     Helm,
     Lane,
     Link,
+    LiveLink,
     Outbox,
     PullInbox,
 )
@@ -50,15 +53,17 @@ class Boat:
         self.helm = Helm(lambda what, deadline: None, time.monotonic, self.outbox)
         self.gate = Gate()
 
+    def equip(self, machines: list[Clock], calls: list[object]) -> None:
+        """What belongs to the loop."""
+        self.helm.equip(machines, calls, self.bell.fileno(), lambda live, error: False)
+
     def turn(self, until: float | None = None, what: Awaited | None = None) -> int:
         """One turn, by default until something happens."""
+        self.equip([], ["a job that waits for the end of this turn"])
         received = self.helm.steer(
             Live(self),
-            [],
-            ["a job that waits for the end of this turn"],
             self.gate if what is None else what,
             time.monotonic() + PATIENCE if until is None else until,
-            self.bell.fileno(),
         )
         assert received is not None
         return received
@@ -275,14 +280,13 @@ class Clock:
         self.deadline = deadline
 
 
-class Live:
+class Live(LiveLink):
     """A link and its clocks."""
 
+    session: Clock
+
     def __init__(self, boat: Boat) -> None:
-        self.link = boat.link
-        self.parser = boat.rig.parser
-        self.session = Clock()
-        self.leave_at = math.inf
+        super().__init__(boat.link, boat.rig.parser, Clock())
 
 
 class Steered:
@@ -295,6 +299,7 @@ class Steered:
         self.machines: list[Clock] = []
         self.calls: list[object] = []
         self.inbox = boat.rig.inboxes[1]
+        boat.equip(self.machines, self.calls)
 
     def steer(self, deadline: float | None = None) -> int | None:
         return self.steering(deadline)()
@@ -304,11 +309,8 @@ class Steered:
         return partial(
             self.boat.helm.steer,
             self.live,
-            self.machines,
-            self.calls,
             self.inbox,
             time.monotonic() + PATIENCE if deadline is None else deadline,
-            self.boat.bell.fileno(),
         )
 
 
@@ -425,3 +427,104 @@ def test_a_signal_handler_that_is_due_runs_before_anything_is_read(
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert steered.inbox.count == 0
+
+
+# Waiting ------------------------------------------------------------------------------
+
+
+class Sailing:
+    """A boat whose threads wait for the messages of the sid 1."""
+
+    def __init__(self, boat: Boat) -> None:
+        self.far = boat.far
+        self.live = Live(boat)
+        self.inbox = boat.rig.inboxes[1]
+        self.drives: list[str] = []
+        self.failures: list[str] = []
+        self.is_ours = True
+        self.calls: list[object] = []
+        self.helm = Helm(self._drive, time.monotonic, boat.outbox)
+        self.helm.equip([], self.calls, boat.bell.fileno(), self._fail)
+        self.helm.start(boat.link, self.live)
+        self.parser = boat.rig.parser
+
+    def _drive(self, what: Awaited | None, deadline: float) -> None:
+        assert not self.helm.is_free
+        self.drives.append("for nothing" if what is None else "for it")
+        self.helm.close()
+
+    def _fail(self, live: Live, error: Exception) -> bool:
+        assert live is self.live
+        self.failures.append(type(error).__name__)
+        if self.is_ours:
+            self.helm.close()
+        return self.is_ours
+
+    def wait(self) -> bool:
+        return self.helm.wait(self.inbox, time.monotonic() + PATIENCE)
+
+
+@pytest.fixture
+def sailing(boat: Boat) -> Sailing:
+    return Sailing(boat)
+
+
+def test_a_message_is_waited_for_without_the_loop(sailing: Sailing) -> None:
+    sailing.far.sendall(b"MSG a 1 2\r\nhi\r\n")
+    assert sailing.wait()
+    assert (sailing.drives, sailing.helm.is_free) == ([], True)
+    assert sailing.inbox.count == 1
+
+
+def test_what_is_no_message_is_left_to_the_loop(sailing: Sailing) -> None:
+    sailing.far.sendall(b"PING\r\n")
+    assert not sailing.wait()
+    assert (sailing.drives, sailing.parser.pings) == (["for it"], 1)
+
+
+def test_jobs_that_wait_for_the_helm_come_before_anything_is_read(
+    sailing: Sailing,
+) -> None:
+    sailing.calls.append("a job")
+    sailing.far.sendall(b"MSG a 1 2\r\nhi\r\n")
+    assert not sailing.wait()
+    assert (sailing.drives, sailing.inbox.count) == (["for it"], 0)
+
+
+def test_a_keeper_has_the_loop_driven(sailing: Sailing) -> None:
+    sailing.helm.keep()
+    assert sailing.drives == ["for nothing"]
+
+
+def test_a_lost_link_is_not_steered(sailing: Sailing) -> None:
+    sailing.helm.stop(sailing.live.link)
+    sailing.helm.start()
+    sailing.far.sendall(b"MSG a 1 2\r\nhi\r\n")
+    assert not sailing.wait()
+    assert (sailing.drives, sailing.inbox.count) == (["for it"], 0)
+
+
+def test_an_error_of_the_link_is_told_and_ends_the_turn(sailing: Sailing) -> None:
+    sailing.far.sendall(b"nonsense\r\n")
+    assert not sailing.wait()
+    assert (sailing.failures, sailing.drives) == (["ProtocolError"], [])
+    assert sailing.helm.is_free
+
+
+def test_an_error_that_is_not_of_the_link_is_raised(sailing: Sailing) -> None:
+    sailing.is_ours = False
+    sailing.far.sendall(b"nonsense\r\n")
+    with pytest.raises(ProtocolError):
+        sailing.wait()
+    assert (sailing.failures, sailing.helm.is_free) == (["ProtocolError"], True)
+
+
+def test_what_ends_the_program_is_no_error_of_the_link(sailing: Sailing) -> None:
+    def interrupt() -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    timer = later(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        sailing.wait()
+    timer.join()
+    assert (sailing.failures, sailing.helm.is_free) == ([], True)
