@@ -3654,6 +3654,7 @@ cdef class Reply(Awaited):
     cdef bytes token
     cdef readonly Msg msg
     cdef readonly object error
+    cdef readonly int asked            # what the outbox said to the request
     cdef bint is_tied                  # the request dies with its link
     cdef readonly bint is_begun        # bytes of a tied request were sent
     cdef readonly bint is_withdrawn    # none of them was, and none will be
@@ -3778,11 +3779,26 @@ cdef class Replies(Answers):
         else:
             self.waiting[reply.token] = reply
 
+    def exchange(self, Reply reply not None, Helm helm not None, data, headers, double deadline):
+        """Asks, waits and returns the answer.
+
+        None: it is not that simple; what `ask` returns is then in `asked` of the reply.
+        """
+        reply.asked = self.send_request(reply, helm.outbox, data, headers)
+        if reply.asked == ASK_NOTHING and (
+            reply.is_ready() or helm.wait_long(reply, deadline)
+        ):
+            return reply.msg
+        return None
+
     def ask(self, Reply reply not None, Outbox outbox not None, data, headers=None):
         """Lets its answer find a draft, and sends its request, which dies with its link.
 
         What it returns and raises is what `Outbox.publish` does, but ASK_LINK without a link.
         """
+        return self.send_request(reply, outbox, data, headers)
+
+    cdef int send_request(self, Reply reply, Outbox outbox, data, headers) except -1:
         cdef Span to, answer
         cdef int asked
         if self.reason is not None:

@@ -54,12 +54,12 @@ def publish(
     doubt, only an ack ends the doubt: the refusal of a later try says nothing of the
     first.
     """
-    deadline = monotonic() + timeout
+    began = monotonic()
+    deadline = began + timeout
     if headers is not None:
         headers = lasting_headers(headers)
     doubt: UnansweredError | None = None
     while True:
-        began = monotonic()
         try:
             msg = exchange(loop, subject, data, headers, deadline)
             ack = parse_pub_ack(msg.data)
@@ -90,6 +90,7 @@ def publish(
             is_early = isinstance(error, DuplicateInProcessError)
             if not is_early or not _pause(loop, retry_wait, deadline):
                 raise failure(doubt, subject, msg_id) from error
+        began = monotonic()
 
 
 def _pause(loop: Loop, duration: float, deadline: float) -> bool:

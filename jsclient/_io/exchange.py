@@ -60,7 +60,14 @@ def exchange(
         replies = loop.request_inbox()
     reply = replies.draft(subject)
     try:
-        asked = replies.ask(reply, loop.outbox, data, headers)
+        if patience == math.inf:
+            # Nearly always that is all.
+            msg = replies.exchange(reply, loop.helm, data, headers, deadline)
+            if msg is not None:
+                return msg
+            asked = reply.asked
+        else:
+            asked = replies.ask(reply, loop.outbox, data, headers)
         if asked == 1:
             loop.alert()
         elif asked:
@@ -72,10 +79,6 @@ def exchange(
             patience *= 2
             if reply.is_begun:  # what still waits to be sent needs no second one
                 send(loop, subject, data, headers, reply, deadline)
-        if loop.helm.wait(reply, deadline):
-            msg = reply.msg
-            if msg is not None:
-                return msg
         return receive(loop, reply, deadline)
     finally:
         replies.drop(reply)

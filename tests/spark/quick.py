@@ -13,6 +13,7 @@ python -m tests.spark.quick FILE: makes the archive.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import subprocess
@@ -51,7 +52,7 @@ def environment(*flags: str) -> dict[str, str]:
 def archive(folder: Path, env: dict[str, str]) -> Path | None:
     """The archive of this Java and this Spark, made if there is none yet.
 
-    None where Java makes none.
+    None where Java makes none, or not in time: tests are then slower, that is all.
     """
     import pyspark
 
@@ -62,21 +63,22 @@ def archive(folder: Path, env: dict[str, str]) -> Path | None:
     if not path.exists():
         # Whoever makes it at the same time makes the same.
         made = path.with_suffix(f".{os.getpid()}")
-        subprocess.run(
-            [sys.executable, "-m", "tests.spark.quick", str(made)],
-            env={
-                **os.environ,
-                **env,
-                **environment(f"-XX:ArchiveClassesAtExit={made}"),
-            },
-            cwd=Path(__file__).parents[2],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=PATIENCE,
-            check=True,
-        )
-        if made.exists():
-            made.replace(path)
+        with contextlib.suppress(subprocess.SubprocessError):
+            subprocess.run(
+                [sys.executable, "-m", "tests.spark.quick", str(made)],
+                env={
+                    **os.environ,
+                    **env,
+                    **environment(f"-XX:ArchiveClassesAtExit={made}"),
+                },
+                cwd=Path(__file__).parents[2],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=PATIENCE,
+                check=True,
+            )
+            if made.exists():
+                made.replace(path)
     return path if path.exists() else None
 
 

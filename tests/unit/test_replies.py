@@ -1,11 +1,24 @@
 """The inbox of all requests: every answer finds its own request."""
 
+import math
 import re
 import socket
+import time
+from collections.abc import Iterator
 
 import pytest
 
-from jsclient._core import Link, Outbox, Parser, Replies, Reply, Routes, live_objects
+from jsclient._core import (
+    Awaited,
+    Helm,
+    Link,
+    Outbox,
+    Parser,
+    Replies,
+    Reply,
+    Routes,
+    live_objects,
+)
 from jsclient.errors import (
     ConnectionClosedError,
     DisconnectedError,
@@ -184,3 +197,51 @@ def test_finished_requests_leave_nothing_behind() -> None:
 def test_the_prefix_is_text() -> None:
     with pytest.raises(TypeError):
         Replies(b"_INBOX.")  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    near, far = socket.socketpair()
+    with near, far:
+        yield near, far
+
+
+def test_an_exchange_sends_the_request_and_returns_the_answer(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    near, far = ends
+    desk, outbox = Desk(), Outbox(1 << 16, 0)
+    outbox.attach(Link(near.fileno()), b"")
+    sent: list[bytes] = []
+
+    def answer(_what: Awaited | None, _deadline: float) -> None:
+        sent.append(far.recv(1000))
+        desk.answer(sent[0].split()[2].decode(), b"pong")
+
+    helm = Helm(answer, time.monotonic, outbox)
+    helm.start()
+    reply = desk.replies.draft("s")
+    msg = desk.replies.exchange(reply, helm, b"ping", None, math.inf)
+    assert msg is reply.msg
+    assert msg is not None
+    assert msg.data == b"pong"
+    assert sent == [b"PUB s %b 4\r\nping\r\n" % reply.inbox.encode()]
+    assert (reply.asked, len(desk.replies)) == (0, 0)
+
+
+def test_an_exchange_that_is_not_over_with_one_wait_is_left_to_others(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    desk, outbox = Desk(), Outbox(1 << 16, 0)
+    helm = Helm(lambda what, deadline: None, time.monotonic, outbox)
+    helm.start()
+    unsent, silent = desk.replies.draft("s"), desk.replies.draft("s")
+    assert desk.replies.exchange(unsent, helm, b"", None, math.inf) is None
+    assert (unsent.asked, unsent.is_begun) == (3, False)
+    outbox.attach(Link(ends[0].fileno()), b"")
+    assert desk.replies.exchange(silent, helm, b"", None, 0.0) is None
+    assert (silent.asked, silent.is_begun) == (0, True)
+    for reply in (unsent, silent):
+        desk.replies.drop(reply)
+    assert len(desk.replies) == 0
+    outbox.detach()
