@@ -1,13 +1,13 @@
 """Runs all tests: `python -m tests.run`, with any arguments of pytest behind it.
 
-Tests that talk to servers, real or scripted, leave most of the machine to others, so
-those that talk to nobody, and those of Spark, run beside them; what these say follows
-at the end. Spark leaves a signal handler and a JVM behind: its tests have a process of
-their own.
+Tests spend most of their time waiting, for servers, clocks or Spark, so groups of them
+run side by side; what those in the background say follows at the end. Spark leaves a
+signal handler and a JVM behind: its tests have a process of their own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import tempfile
@@ -16,10 +16,12 @@ from typing import IO
 
 INTERRUPTED = 2  # pytest's word for Ctrl-C
 NOTHING_CHOSEN = 5  # and for arguments that choose no test of a group
-ALONE = ("tests/unit", "tests/sim")
-WITH_SCRIPTS = ("tests/net",)
-WITH_SERVERS = ("tests/live", "tests/process")
-WITH_SPARK = ("tests/spark",)
+# Each lane runs its groups one after the other; all take about as long.
+FOREGROUND = (("tests/live",),)
+BACKGROUND = (
+    (("tests/process",), ("tests/net",), ("tests/unit", "tests/sim")),
+    (("tests/spark",),),
+)
 
 Group = tuple[str, ...]
 
@@ -43,13 +45,18 @@ def run(
 
 def main(arguments: list[str]) -> int:
     """The exit status: 0 if all went well, else that of the first group that failed."""
-    with tempfile.TemporaryFile() as told, ThreadPoolExecutor() as beside:
-        quiet = beside.submit(run, (ALONE, WITH_SPARK), arguments, told)
-        statuses = run((WITH_SERVERS, WITH_SCRIPTS), arguments)
-        statuses += quiet.result()
-        told.seek(0)
-        sys.stdout.write(told.read().decode(errors="replace"))
-        sys.stdout.flush()
+    with contextlib.ExitStack() as stack:
+        lanes = []
+        beside = stack.enter_context(ThreadPoolExecutor())
+        for groups in BACKGROUND:
+            told = stack.enter_context(tempfile.TemporaryFile())
+            lanes.append((told, beside.submit(run, groups, arguments, told)))
+        statuses = run(FOREGROUND, arguments)
+        for told, lane in lanes:
+            statuses += lane.result()
+            told.seek(0)
+            sys.stdout.write(told.read().decode(errors="replace"))
+            sys.stdout.flush()
     failed = [status for status in statuses if status not in (0, NOTHING_CHOSEN)]
     if failed:
         return failed[0]
