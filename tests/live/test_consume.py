@@ -379,6 +379,7 @@ def test_many_consumes_on_one_connection_do_not_disturb_each_other(
         for consumer, handled in zip(consumers, all_handled, strict=True)
     ]
     for handled in all_handled:
+        # The limit holds at every moment, so it is looked at while messages flow.
         while len(handled.seqs) < 1000:
             for handle in handles:
                 inbox = handle._messages._feed.inbox  # type: ignore[attr-defined]
