@@ -138,6 +138,7 @@ cdef extern from "link.h":
     Py_ssize_t jsc_recv(jsc_socket fd, char *at, size_t size, int *error) noexcept nogil
     Py_ssize_t jsc_send(jsc_socket fd, const char *at, size_t size, int *error) noexcept nogil
     bint jsc_await(jsc_socket fd, jsc_socket bell, double seconds) noexcept nogil
+    bint jsc_rest(jsc_socket bell, double seconds) noexcept nogil
     int64_t jsc_now_ns() noexcept nogil
     int64_t jsc_coarse_ns() noexcept nogil
 
@@ -1155,6 +1156,10 @@ cdef class Awaited:
         """Whether more of what is there to read now should be taken, although it is ready."""
         return False
 
+    cdef double pause(self) noexcept:
+        """For how long it is better not to look for data: then more of it comes at once."""
+        return 0
+
     cdef int add_sleeper(self, Waiter waiter) except -1:
         cdef list fresh
         if self.sleepers is None:
@@ -1489,8 +1494,8 @@ cdef class Helm:
         there is nothing to read. It leaves to its caller what is not told by this link's
         messages alone, and a socket that takes no more.
         """
-        cdef Py_ssize_t received
-        cdef double left
+        cdef Py_ssize_t received, before = JSC_AGAIN
+        cdef double left, rest
         cdef bint is_rung
         cdef char[256] rings
         cdef int error = 0
@@ -1505,8 +1510,16 @@ cdef class Helm:
                 if what.wants_more():
                     self.read_more(link, parser, what)
                 self.outbox.read_ns = jsc_now_ns()
-            if received >= 0 or parser.is_noticed() or what.is_ready():
+            elif received == JSC_AGAIN:
+                received = before
+            rest = 0
+            if not parser.is_noticed() and not self.sleepers and (
+                what.wants_more() if received > 0 else not what.is_ready()
+            ):
+                rest = what.pause()
+            if rest == 0 and (received >= 0 or parser.is_noticed() or what.is_ready()):
                 return received
+            before = received
             if self.outbox.last > self.outbox.first:
                 self.outbox.push()
             if link.error is not None:
@@ -1519,10 +1532,13 @@ cdef class Helm:
             # From here on whoever makes it ready rings, a signal handler in this thread too.
             self.has_slept = True
             self.is_resting = True
-            if what.is_ready():
+            if rest == 0 and what.is_ready():
                 return received
             with nogil:
-                is_rung = jsc_await(link.fd, bell, left)
+                if rest > 0:
+                    is_rung = jsc_rest(bell, min(rest, left))
+                else:
+                    is_rung = jsc_await(link.fd, bell, left)
             PyErr_CheckSignals()
             self.is_resting = False
             is_early = False
@@ -1923,6 +1939,13 @@ cdef class ConsumerInbox(Inbox):
         self.prepare()
 
 
+# A pull conversation that got so many messages at once, and is owed several times as many, rests
+# for so many seconds before it looks for more: waking up for every small part of them would cost
+# more than reading it.
+cdef int64_t FLOOD = 64
+cdef double FLOOD_REST = 0.0004
+
+
 cdef class PullInbox(ConsumerInbox):
     """Messages of a pull conversation, and when it is time to ask for more.
 
@@ -1938,12 +1961,19 @@ cdef class PullInbox(ConsumerInbox):
     cdef public bint counts_bytes
     cdef readonly uint64_t strays      # messages that no pull can have brought
     cdef public str pin                # the last Nats-Pin-Id that came
+    cdef uint64_t seen                 # of `arrived`, when a rest was last thought of
 
     def __cinit__(self):
         self.threshold = -1
 
     def __init__(self, owner):
         self.owner = owner
+
+    cdef double pause(self) noexcept:
+        """Many came at once, and there are many more for the server to send meanwhile."""
+        cdef int64_t came = <int64_t>(self.arrived - self.seen)
+        self.seen = self.arrived
+        return FLOOD_REST if FLOOD <= came <= self.owed // 4 and not self.counts_bytes else 0
 
     cdef int accept(self, const Frame *frame) except -1:
         """Keeps a message that came."""
@@ -2688,7 +2718,12 @@ cdef class BatchInbox(PullInbox):
         self.count = 0       # the ring of the base class holds none of them
 
     cdef bint wants_more(self) noexcept:
-        return 0 < self.count < WORTH_TAKING and self.bytes < WORTH_TAKING_BYTES
+        # Who takes them when the server is to be asked for more asks in time.
+        return (
+            0 < self.count < WORTH_TAKING
+            and self.bytes < WORTH_TAKING_BYTES
+            and self.owed > self.threshold
+        )
 
     cdef int accept(self, const Frame *frame) except -1:
         self.filling.append(frame)
@@ -2720,6 +2755,17 @@ cdef class BatchInbox(PullInbox):
         self.look_due()
         if self.count == 0 and self.emptied is not None:
             self.ran_empty()
+        return batch
+
+    cdef object await_any(self, Helm helm, double deadline):
+        cdef Batch batch = PullInbox.await_any(self, helm, deadline)
+        if batch is not None and self.is_due:
+            # The server goes on while the user is busy with the batch.
+            try:
+                self.prepare()
+            except BaseException:
+                self.put_back_batch(batch)
+                raise
         return batch
 
     def take_batch(self):

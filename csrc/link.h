@@ -40,6 +40,13 @@ static inline int jsc_await(jsc_socket fd, jsc_socket bell, double seconds) {
     return awaited[1].revents != 0;
 }
 
+/* See below: its clock is too coarse. */
+static inline int jsc_rest(jsc_socket bell, double seconds) {
+    (void)bell;
+    (void)seconds;
+    return 0;
+}
+
 static inline int64_t jsc_now_ns(void) {
     LARGE_INTEGER ticks, rate;
     QueryPerformanceCounter(&ticks);
@@ -90,6 +97,20 @@ static inline int jsc_await(jsc_socket fd, jsc_socket bell, double seconds) {
     if (poll(awaited, 2, seconds > 1e6 ? -1 : (int)(seconds * 1e3) + 1) <= 0) return 0;
 #endif
     return awaited[1].revents != 0;
+}
+
+/* Sleeps for that long at most, less than a second, or until the bell is rung or for a signal,
+   whatever there is to read. Whether the bell was rung. Not where a poll takes milliseconds. */
+static inline int jsc_rest(jsc_socket bell, double seconds) {
+#ifdef __linux__
+    struct pollfd awaited = {bell, POLLIN, 0};
+    struct timespec limit = {0, (long)(seconds * 1e9)};
+    return ppoll(&awaited, 1, &limit, NULL) > 0;
+#else
+    (void)bell;
+    (void)seconds;
+    return 0;
+#endif
 }
 
 static inline int64_t jsc_now_ns(void) {

@@ -6,6 +6,7 @@ import gc
 import pickle
 import socket
 import sys
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from jsclient._core import (
     Batch,
     BatchInbox,
+    BatchIterator,
+    Helm,
     Link,
     Msg,
     Outbox,
@@ -437,6 +440,37 @@ def test_who_takes_messages_asks_for_more() -> None:
     assert inbox.take_batch() is not None
     inbox.refill()
     assert asked == [0]
+
+
+def taken(inbox: BatchInbox) -> Batch:
+    """A batch that is there, by an iterator."""
+    helm = Helm(lambda what, deadline: None, time.monotonic, Outbox(MIB, 0))
+    return next(BatchIterator(inbox, helm))
+
+
+def test_more_is_asked_for_before_a_batch_is_handed_over() -> None:
+    asked: list[int] = []
+    inbox = BatchInbox(courier())
+    inbox.threshold = 1
+    inbox.on_due = lambda: asked.append(inbox.count)
+    LaneRig(inbox, batch=2).feed(some(2))
+    assert len(taken(inbox)) == 2
+    assert asked == [0]
+
+
+def test_an_exception_in_asking_for_more_loses_no_batch() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    inbox = BatchInbox(courier())
+    inbox.threshold = 1
+    inbox.on_due = interrupt
+    LaneRig(inbox, batch=2).feed(some(2))
+    with pytest.raises(KeyboardInterrupt):
+        taken(inbox)
+    assert (inbox.count, inbox.taken) == (2, 0)
+    inbox.on_due = None
+    assert taken(inbox).consumer_seqs.tolist() == [1, 2]
 
 
 def test_an_inbox_is_ready_when_there_is_something_to_take() -> None:

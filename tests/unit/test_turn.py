@@ -123,11 +123,13 @@ def test_a_turn_sends_what_is_due_before_it_sleeps(boat: Boat) -> None:
     assert boat.far.recv(100) == b"PING\r\n"
 
 
-def pulled(boat: Boat, kind: type[PullInbox] = PullInbox) -> PullInbox:
+def pulled(
+    boat: Boat, kind: type[PullInbox] = PullInbox, batch: int = 10_000
+) -> PullInbox:
     """The inbox of a pull whose messages come on the sid 2."""
     inbox, lane = kind(courier(boat.outbox)), Lane()
     lane.assign(2, 1)
-    lane.open(inbox, "_INBOX.x.1.1", 10_000, 0)
+    lane.open(inbox, "_INBOX.x.1.1", batch, 0)
     boat.rig.routes.add(2, lane)
     return inbox
 
@@ -268,6 +270,114 @@ def test_a_turn_for_columns_reads_on_only_for_their_sake(
     boat.far.sendall(first + (b"MSG other 3 500\r\n" + bytes(500) + b"\r\n") * 200)
     assert boat.turn(what=inbox) > 0
     assert boat.rig.parser.messages < 200
+
+
+# Floods -------------------------------------------------------------------------------
+
+linux_alone = pytest.mark.skipif(
+    sys.platform != "linux", reason="other systems cannot sleep for so short a time"
+)
+
+
+def tide(boat: Boat, *parts: int) -> None:
+    """More messages come whenever the thread at the helm looks at the clock, to sleep.
+
+    The first part is there already.
+    """
+    numbers = iter(range(sum(parts)))
+    waiting = [
+        b"".join(delivery(next(numbers)).frame(2) for _ in range(part))
+        for part in parts
+    ]
+    boat.far.sendall(waiting.pop(0))
+
+    def now() -> float:
+        if waiting and threading.current_thread() is threading.main_thread():
+            boat.far.sendall(waiting.pop(0))
+        return time.monotonic()
+
+    boat.helm = Helm(lambda what, deadline: None, now, boat.outbox)
+
+
+def flooded(boat: Boat, inbox: PullInbox, *parts: int) -> int:
+    """A turn with the tide."""
+    tide(boat, *parts)
+    return boat.turn(what=inbox)
+
+
+@linux_alone
+def test_columns_rest_in_a_flood_and_take_what_came_meanwhile(boat: Boat) -> None:
+    inbox = pulled(boat, BatchInbox)
+    assert flooded(boat, inbox, 100, 100, 10) > 0
+    assert inbox.count == 210
+
+
+@pytest.mark.parametrize("first", [10, 63])
+def test_columns_do_not_rest_for_few_messages(boat: Boat, first: int) -> None:
+    inbox = pulled(boat, BatchInbox)
+    assert flooded(boat, inbox, first, 10) > 0
+    assert inbox.count == first
+
+
+@pytest.mark.parametrize("owed", [0, 399])
+def test_columns_do_not_rest_when_the_server_soon_has_nothing_to_send(
+    boat: Boat, owed: int
+) -> None:
+    inbox = pulled(boat, BatchInbox, 100 + owed)
+    assert flooded(boat, inbox, 100, 10) > 0
+    assert inbox.count == 100
+
+
+def test_columns_that_are_counted_in_bytes_do_not_rest(boat: Boat) -> None:
+    inbox = pulled(boat, BatchInbox)
+    inbox.counts_bytes = True
+    assert flooded(boat, inbox, 100, 10) > 0
+    assert inbox.count == 100
+
+
+def test_columns_are_taken_when_more_is_to_be_asked_for(boat: Boat) -> None:
+    inbox = pulled(boat, BatchInbox)
+    inbox.threshold = 9_900
+    assert flooded(boat, inbox, 100, 10) > 0
+    assert inbox.count == 100
+
+
+def test_nobody_rests_while_other_threads_wait(boat: Boat) -> None:
+    inbox, other = pulled(boat, BatchInbox), Gate()
+    tide(boat, 100, 10)
+    sleeper = threading.Thread(target=boat.helm.wait, args=(other, math.inf))
+    sleeper.start()
+    while not boat.helm.is_wanted:
+        time.sleep(0.001)
+    try:
+        assert boat.turn(what=inbox) > 0
+        assert inbox.count == 100
+    finally:
+        other.open()
+        sleeper.join()
+
+
+@linux_alone
+def test_an_exception_before_a_rest_loses_nothing(boat: Boat) -> None:
+    def now() -> float:
+        raise Interrupted
+
+    inbox = pulled(boat, BatchInbox)
+    tide(boat, 100)
+    boat.helm = Helm(lambda what, deadline: None, now, boat.outbox)
+    with pytest.raises(Interrupted):
+        boat.turn(what=inbox)
+    assert inbox.count == 100
+
+
+def test_messages_that_come_after_a_flood_are_waited_for(boat: Boat) -> None:
+    inbox = pulled(boat)
+    assert flooded(boat, inbox, 100) > 0
+    assert len(inbox.take_all()) == 100
+    timer = later(lambda: boat.far.sendall(delivery(101).frame(2)))
+    assert boat.turn(what=inbox) > 0
+    timer.join()
+    assert inbox.count == 1
 
 
 # Steering -----------------------------------------------------------------------------
