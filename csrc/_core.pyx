@@ -115,6 +115,11 @@ cdef extern from *:
     """
     object jsc_new(type kind, tuple arguments)
 
+cdef extern from "Python.h":
+    void PyObject_GC_Track(object one) noexcept
+    void PyObject_GC_UnTrack(object one) noexcept
+    bint PyObject_GC_IsTracked(object one) noexcept
+
 cdef extern from "pythread.h":
     ctypedef void *PyThread_type_lock
     ctypedef enum PyLockStatus:
@@ -671,12 +676,19 @@ def parse_pub_ack(data: bytes) -> PubAck | None:
 
 
 cdef PubAck make_pub_ack(const char *at, const AckBody *body):
-    cdef PubAck ack = PubAck.__new__(PubAck)
-    ack.stream = recurring_text(at + body.stream.start, body.stream.size)
-    ack.seq = body.seq
-    ack.duplicate = body.is_duplicate
+    cdef str stream = recurring_text(at + body.stream.start, body.stream.size)
+    cdef str domain = None
     if body.domain.size:
-        ack.domain = recurring_text(at + body.domain.start, body.domain.size)
+        domain = recurring_text(at + body.domain.start, body.domain.size)
+    return new_pub_ack(stream, body.seq, body.is_duplicate, domain)
+
+
+cdef PubAck new_pub_ack(str stream, uint64_t seq, bint is_duplicate, str domain):
+    cdef PubAck ack = PubAck.__new__(PubAck)
+    ack.stream = stream
+    ack.seq = seq
+    ack.duplicate = is_duplicate
+    ack.domain = domain
     return ack
 
 
@@ -1156,7 +1168,7 @@ cdef class Awaited:
         """Whether more of what is there to read now should be taken, although it is ready."""
         return False
 
-    cdef double pause(self) noexcept:
+    cdef double pause(self, int64_t now_ns) noexcept:
         """For how long it is better not to look for data: then more of it comes at once."""
         return 0
 
@@ -1516,7 +1528,7 @@ cdef class Helm:
             if not parser.is_noticed() and not self.sleepers and (
                 what.wants_more() if received > 0 else not what.is_ready()
             ):
-                rest = what.pause()
+                rest = what.pause(jsc_now_ns())
             if rest == 0 and (received >= 0 or parser.is_noticed() or what.is_ready()):
                 return received
             before = received
@@ -1939,11 +1951,14 @@ cdef class ConsumerInbox(Inbox):
         self.prepare()
 
 
-# A pull conversation that got so many messages at once, and is owed several times as many, rests
-# for so many seconds before it looks for more: waking up for every small part of them would cost
-# more than reading it.
-cdef int64_t FLOOD = 64
-cdef double FLOOD_REST = 0.0004
+# A thread that is flooded with messages, and is owed many more, rests before it looks for more:
+# waking up for every small part of them costs the server and itself more than reading it.
+cdef enum:
+    FLOOD = 16               # it is one when at least so many came since the last look,
+    FLOOD_NS = 10_000        # and in this time each
+    SHORTEST_REST_NS = 200_000
+    LONGEST_REST_NS = 500_000
+    OVERSLEPT_NS = 50_000    # by so much the system wakes it up late
 
 
 cdef class PullInbox(ConsumerInbox):
@@ -1962,6 +1977,7 @@ cdef class PullInbox(ConsumerInbox):
     cdef readonly uint64_t strays      # messages that no pull can have brought
     cdef public str pin                # the last Nats-Pin-Id that came
     cdef uint64_t seen                 # of `arrived`, when a rest was last thought of
+    cdef int64_t seen_ns               # when that was
 
     def __cinit__(self):
         self.threshold = -1
@@ -1969,11 +1985,23 @@ cdef class PullInbox(ConsumerInbox):
     def __init__(self, owner):
         self.owner = owner
 
-    cdef double pause(self) noexcept:
-        """Many came at once, and there are many more for the server to send meanwhile."""
+    cdef double pause(self, int64_t now_ns) noexcept:
         cdef int64_t came = <int64_t>(self.arrived - self.seen)
+        cdef int64_t took_ns = now_ns - self.seen_ns
+        cdef double rest_ns
         self.seen = self.arrived
-        return FLOOD_REST if FLOOD <= came <= self.owed // 4 and not self.counts_bytes else 0
+        self.seen_ns = now_ns
+        if came < FLOOD or took_ns > came * FLOOD_NS or self.counts_bytes:
+            return 0
+        if came > self.owed // 2:
+            return 0         # perhaps the server had nothing more to send for most of that time
+        # In that time a third of what is owed will come: the server must not run out of it.
+        rest_ns = <double>took_ns * self.owed / (3 * came) - OVERSLEPT_NS
+        return min(rest_ns, LONGEST_REST_NS) * 1e-9 if rest_ns >= SHORTEST_REST_NS else 0
+
+    def rest_after(self, int64_t now_ns):
+        """For how many seconds a thread that looks at that time rests."""
+        return self.pause(now_ns)
 
     cdef int accept(self, const Frame *frame) except -1:
         """Keeps a message that came."""
@@ -4514,6 +4542,7 @@ cdef class Outbox:
     cdef readonly bint is_alerted      # somebody looks after unsent bytes every moment
     cdef bint has_asked                # what was sent last is a request
     cdef int64_t sent_ns
+    cdef int64_t looked_ns             # what the clock said when it was last looked at
     cdef int64_t gathered_ns           # when the first unsent frame was added
     cdef int64_t read_ns               # when the last bytes were read
     cdef object checked_subject
@@ -4737,7 +4766,7 @@ cdef class Outbox:
         if asked:
             return asked
         self.append(to, answer, head, body, not is_tied, ticket, 0)
-        return self.send_due(jsc_now_ns(), haste)
+        return self.send_due(haste)
 
     cdef int admit(
         self, Py_ssize_t subjects, Py_ssize_t payload, bint is_tied, bint can_wait
@@ -4832,12 +4861,17 @@ cdef class Outbox:
         self.messages += 1
         self.payload_bytes += <uint64_t>payload
 
-    cdef int send_due(self, int64_t now, Haste haste) except -1:
+    cdef int send_due(self, Haste haste) except -1:
         """Sends what was appended if that is due; ASK_NOTHING or ASK_ALERT."""
-        cdef int64_t busy_ns = self.sent_ns
+        cdef int64_t now, busy_ns = self.sent_ns
+        cdef Py_ssize_t frames = self.border_last - self.border_first
         if self.state != OUTBOX_UP:
             return ASK_NOTHING
-        if self.border_last - self.border_first == 1:
+        # Looking at the clock costs as much as making a frame: in a burst every fourth looks.
+        if frames == 1 or frames % 4 == 0 or haste == URGENT:
+            self.looked_ns = jsc_now_ns()
+        now = self.looked_ns
+        if frames == 1:
             self.gathered_ns = now
         if haste == PATIENT:
             # What was read keeps its reader busy, but no ack waits for long because of that.
@@ -4853,6 +4887,10 @@ cdef class Outbox:
         if self.last > self.first:
             self.gathered += 1
         return ASK_ALERT if self.is_neglected() else ASK_NOTHING
+
+    cpdef go_on(self):
+        """A burst had to wait: its next frame does not travel alone."""
+        self.sent_ns = jsc_now_ns()
 
     cdef inline bint is_neglected(self) noexcept:
         """Whether unsent bytes wait and nobody looks after them."""
@@ -5396,12 +5434,11 @@ cdef class Slots(Answers):
 
         ASK_NOTHING or ASK_ALERT.
         """
-        cdef int64_t now = jsc_now_ns()
         cdef Slot *slot
-        slot = self.enter(to, holder, SLOT_WAITING, now + timeout_ns)
+        slot = self.enter(to, holder, SLOT_WAITING, jsc_coarse_ns() + timeout_ns)
         slot.row = row
         self.outbox.append(to, self.reply_of(slot), head, body, False, self, slot.frame)
-        return self.outbox.send_due(now, PROMPT)
+        return self.outbox.send_due(PROMPT)
 
     cdef Slot *enter(
         self, Span subject, object holder, SlotState state, int64_t due_ns
@@ -5738,6 +5775,8 @@ cdef class Window(Slots):
         """
         cdef int asked = ASK_NOTHING, result = ASK_NOTHING
         cdef int64_t timeout_ns = <int64_t>(min(timeout, 1e9) * 1e9)
+        if self.count:
+            self.outbox.go_on()
         while (
             not self.is_exhausted
             and self.count < self.width
@@ -5847,12 +5886,12 @@ cdef class Window(Slots):
         bytes, count as duplicates. Raises what is wrong with the row at `position`, or
         DisconnectedError without a link.
         """
-        # The first frame after a wait does not travel alone, and the last ones do not stay.
-        self.outbox.sent_ns = jsc_now_ns()
+        self.outbox.go_on()
         while rows.position < rows.count and not self.is_filled():
             if self.add_row(rows, rows.position, known, rows.is_repeatable) == ASK_ROOM:
                 return ASK_ROOM
             rows.position += 1
+        # The last ones do not stay.
         self.outbox.push()
         return ASK_ALERT if self.outbox.is_neglected() else ASK_NOTHING
 
@@ -5888,7 +5927,7 @@ cdef class Window(Slots):
         self.shared += 1
         self.frames += 1
         self.outbox.append(to, self.reply_of(slot), head, body, False, self, self.frames - 1)
-        return self.outbox.send_due(jsc_now_ns(), PROMPT)
+        return self.outbox.send_due(PROMPT)
 
     cdef bint can_share(self, const Slot *slot, Rows rows, Py_ssize_t row, Span to) noexcept:
         """Whether a row may have the slot of the youngest publish, which is of the row before."""
@@ -6042,7 +6081,11 @@ cdef class Pledge(Awaited):
     cdef readonly str msg_id
     cdef readonly int retries          # that are left
     cdef readonly object owner
-    cdef readonly PubAck ack
+    cdef str stream                    # what the usual ack says, of which `ack` is made
+    cdef str domain
+    cdef uint64_t seq
+    cdef bint is_duplicate
+    cdef PubAck made
     cdef readonly object error
     cdef readonly bint is_settled
     cdef public bint is_observed       # somebody wants to be told, besides those who wait here
@@ -6050,15 +6093,24 @@ cdef class Pledge(Awaited):
     cdef bint is_ready(self) noexcept:
         return self.is_settled
 
+    @property
+    def ack(self):
+        """The PubAck, or None."""
+        if self.made is None and self.stream is not None:
+            self.made = new_pub_ack(self.stream, self.seq, self.is_duplicate, self.domain)
+        return self.made
+
     cdef void close(self) noexcept:
         """It has its outcome."""
         self.is_settled = True
         self.data = self.block = None
+        if not PyObject_GC_IsTracked(self):
+            PyObject_GC_Track(self)
 
     def settle(self, PubAck ack, error=None):
         """Ends the wait; the first outcome counts."""
         if not self.is_settled:
-            self.ack = ack
+            self.made = ack
             self.error = error
             self.close()
             self.wake(INT64_MAX)
@@ -6083,6 +6135,7 @@ cdef class Pledges(Slots):
     cdef readonly dict gates           # gate -> how few publishes without an outcome open it
     cdef Py_ssize_t watched            # the largest of these, or -1
     cdef bint is_noticed
+    cdef str last_stream               # that has acknowledged something
 
     def __init__(
         self,
@@ -6148,6 +6201,9 @@ cdef class Pledges(Slots):
             return None
         # Before the outbox is asked: the collector may run other code here.
         pledge = <Pledge>jsc_new(self.kind, ())
+        # Its slot holds it, and the collector does not see that: it would look at it in vain
+        # until it is settled.
+        PyObject_GC_UnTrack(pledge)
         pledge.lender = self.checked_span(subject, &to)
         pledge.subject = subject
         pledge.data = data
@@ -6205,7 +6261,10 @@ cdef class Pledges(Slots):
         self, Slot *slot, const Frame *frame, const AckBody *body, Parser parser
     ) except -1:
         cdef Pledge pledge = <Pledge>slot.holder
-        cdef PubAck ack = make_pub_ack(frame.data, body)
+        cdef str stream = self.stream_of(frame.data, body)
+        cdef str domain = None
+        if body.domain.size:
+            domain = recurring_text(frame.data + body.domain.start, body.domain.size)
         if pledge.sleepers:
             parser.stir(pledge)
         if pledge.is_observed or self.unsettled() - 1 <= self.watched:
@@ -6214,12 +6273,26 @@ cdef class Pledges(Slots):
         if pledge.is_observed:
             self.observed.append(pledge)
         # Nothing fails from here on.
-        pledge.ack = ack
+        pledge.stream = stream
+        pledge.domain = domain
+        pledge.seq = body.seq
+        pledge.is_duplicate = body.is_duplicate
         pledge.close()
         slot.state = SLOT_STORED
         self.outstanding -= 1
         self.release(slot)
         return 0
+
+    cdef str stream_of(self, const char *data, const AckBody *body):
+        """The name in an ack, which is mostly that of the last one."""
+        cdef str known = self.last_stream
+        if (
+            known is None
+            or PyUnicode_GET_LENGTH(known) != body.stream.size
+            or memcmp(PyUnicode_DATA(known), data + body.stream.start, body.stream.size) != 0
+        ):
+            known = self.last_stream = decode_text(data + body.stream.start, body.stream.size)
+        return known
 
     cdef int ending(self, Slot *slot, Parser parser) except -1:
         if parser is not None:

@@ -105,8 +105,8 @@ class AsyncPublisher:
         window, limit = self._window, self._max_pending
         pause = min(deadline, monotonic() + ACKS_LINGER)
         if self._await_pending(window.width - max(1, window.width // 4), pause):
-            return
-        if window.width < limit:
+            self._loop.outbox.go_on()
+        elif window.width < limit:
             window.widen()
         elif not self._await_pending(limit - 1, deadline):
             raise TooManyPendingError(

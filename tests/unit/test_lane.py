@@ -488,3 +488,55 @@ def test_who_sleeps_for_a_lone_pull_is_woken_by_its_last_message() -> None:
     assert sleeper.result()
     deck.order(gate.open)
     assert driver.result()
+
+
+# Rests --------------------------------------------------------------------------------
+
+MICROSECOND = 1_000
+
+
+def rest(came: int, took: int, owed: int, *, counts_bytes: bool = False) -> float:
+    """The rest of a thread that got so many messages in so many microseconds."""
+    box = PullInbox(courier())
+    box.counts_bytes = counts_bytes
+    rig = LaneRig(box, batch=came + owed)
+    assert box.rest_after(10**9) == 0
+    rig.feed(delivery(number) for number in range(came))
+    assert box.owed == owed
+    return box.rest_after(10**9 + took * MICROSECOND)
+
+
+def test_in_a_flood_a_thread_rests_while_a_third_of_what_is_owed_comes() -> None:
+    # 50 µs less: the system wakes up late.
+    assert rest(100, took=100, owed=900) == pytest.approx(250e-6)
+    assert rest(20, took=50, owed=400) == pytest.approx(283e-6, rel=0.01)
+
+
+def test_a_rest_has_its_limits() -> None:
+    assert rest(100, took=100, owed=10**9) == pytest.approx(500e-6)
+    assert rest(100, took=100, owed=751) == pytest.approx(200e-6, rel=0.01)
+    assert rest(100, took=100, owed=749) == 0
+
+
+def test_few_messages_or_slow_ones_are_no_flood() -> None:
+    assert rest(16, took=160, owed=10**6) > 0
+    assert rest(15, took=15, owed=10**6) == 0
+    assert rest(16, took=161, owed=10**6) == 0
+
+
+def test_how_fast_the_server_is_cannot_be_told_of_most_of_what_was_owed() -> None:
+    assert rest(500, took=1_000, owed=1_000) > 0
+    assert rest(500, took=1_000, owed=999) == 0
+
+
+def test_where_bytes_are_counted_nobody_rests() -> None:
+    assert rest(100, took=100, owed=10**6, counts_bytes=True) == 0
+
+
+def test_the_messages_of_a_flood_count_once() -> None:
+    box = PullInbox(courier())
+    rig = LaneRig(box, batch=10**6)
+    box.rest_after(0)
+    rig.feed(delivery(number) for number in range(100))
+    assert box.rest_after(100 * MICROSECOND) > 0
+    assert box.rest_after(200 * MICROSECOND) == 0

@@ -3,6 +3,7 @@
 import gc
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -35,6 +36,7 @@ from tests.harness.collector import amid_collection
 
 ASK_NOTHING, ASK_ALERT, ASK_ROOM = 0, 1, 2
 MIB = 1 << 20
+QUIET = 0.001  # longer than an outbox takes for a burst
 FIRST_BYTES = 24  # of the arguments' limit, kept for two sizes and blanks
 
 
@@ -375,6 +377,35 @@ def test_a_burst_is_gathered_and_arrives_in_order(line: MakeLine) -> None:
     asked = {made.publish(b"%03d" % i) for i in range(200)}
     assert asked <= {ASK_NOTHING, ASK_ALERT}
     assert made.read_all() == b"".join(b"PUB a 3\r\n%03d\r\n" % i for i in range(200))
+
+
+def test_a_burst_that_slows_down_is_sent_with_its_next_four_frames(
+    line: MakeLine,
+) -> None:
+    made = line()
+    made.outbox.go_on()
+    made.publish(b"0")  # gathered
+    time.sleep(QUIET)
+    sent = []
+    for i in range(1, 5):
+        made.publish(b"%d" % i)
+        sent.append(len(made.outbox) == 0)
+    assert any(sent)
+    assert made.read_all() == b"".join(b"PUB a 1\r\n%d\r\n" % i for i in range(5))
+
+
+def test_the_next_frame_of_a_burst_that_had_to_wait_does_not_travel_alone(
+    line: MakeLine,
+) -> None:
+    made = line()
+    for _ in range(20):
+        time.sleep(QUIET)
+        made.outbox.go_on()
+        made.publish(b"x")
+        if len(made.outbox):
+            return
+        made.read_all()
+    pytest.fail("every frame was sent alone")
 
 
 def test_unsent_bytes_ask_for_somebody_until_somebody_looks_after_them(

@@ -152,6 +152,25 @@ def test_an_ack_settles_its_future_in_whatever_order_it_comes(desk: Desk) -> Non
     assert (desk.window.pending, desk.notices()) == (0, 0), "nobody had to be told"
 
 
+def test_an_ack_says_what_came_and_is_made_once(desk: Desk) -> None:
+    futures = desk.launch(b"0", b"1", b"2", b"3")
+    bodies = [
+        b'{"stream":"S","seq":1}',
+        b'{"stream":"T","seq":7,"duplicate": true}',
+        b'{"stream":"TT","domain":"D","seq":8}',
+        b'{"stream":"S","seq":2}',
+    ]
+    for (reply, _), body in zip(desk.sent(), bodies, strict=True):
+        desk.answer(reply, body)
+    assert [future.result(0) for future in futures] == [
+        PubAck("S", 1),
+        PubAck("T", 7, duplicate=True),
+        PubAck("TT", 8, domain="D"),
+        PubAck("S", 2),
+    ]
+    assert futures[0].result(0) is futures[0].result(0)
+
+
 def test_a_future_is_a_future_and_a_pledge(desk: Desk) -> None:
     (future,) = desk.launch(b"0")
     assert isinstance(future, Future)
@@ -548,6 +567,32 @@ def test_a_settled_future_keeps_nothing_of_its_message(desk: Desk) -> None:
     assert other is not None
     assert (future.done(), other.done()) == (True, True)
     assert gc.get_referrers(payload) == before
+
+
+def test_the_collector_sees_a_future_when_it_is_settled_and_not_before(
+    desk: Desk,
+) -> None:
+    futures = desk.launch(b"0", b"1")
+    assert [gc.is_tracked(future) for future in futures] == [False, False]
+    replies = [reply for reply, _ in desk.sent()]
+    desk.ack(replies[0], 1)
+    assert [gc.is_tracked(future) for future in futures] == [True, False]
+    futures[1].settle(None, ValueError("odd"))
+    assert gc.is_tracked(futures[1])
+
+
+def test_a_cycle_of_a_settled_future_is_collected(desk: Desk) -> None:
+    (future,) = desk.launch(b"0")
+    future.add_done_callback(lambda _, me=future: None)  # type: ignore[misc]
+    future.own = future  # type: ignore[attr-defined]
+    watch = weakref.ref(future)
+    ((reply, _),) = desk.sent()
+    desk.ack(reply, 1)
+    desk.window.observed.clear()
+    del future
+    assert watch() is not None
+    gc.collect()
+    assert watch() is None
 
 
 def test_a_window_that_goes_leaves_nothing() -> None:

@@ -279,79 +279,67 @@ linux_alone = pytest.mark.skipif(
 )
 
 
-def tide(boat: Boat, *parts: int) -> None:
-    """More messages come whenever the thread at the helm looks at the clock, to sleep.
+class Tide:
+    """Parts of a flood: each comes when the thread at the helm is about to sleep.
 
-    The first part is there already.
+    It comes of its own accord; what a test awaits is that a turn saw two parts.
     """
-    numbers = iter(range(sum(parts)))
-    waiting = [
-        b"".join(delivery(next(numbers)).frame(2) for _ in range(part))
-        for part in parts
-    ]
-    boat.far.sendall(waiting.pop(0))
 
-    def now() -> float:
-        if waiting and threading.current_thread() is threading.main_thread():
-            boat.far.sendall(waiting.pop(0))
+    def __init__(self, boat: Boat, inbox: PullInbox) -> None:
+        self.boat = boat
+        self.inbox = inbox
+        self.waiting: list[bytes] = []
+        boat.helm = Helm(lambda what, deadline: None, self._now, boat.outbox)
+
+    def _now(self) -> float:
+        if self.waiting and threading.current_thread() is threading.main_thread():
+            self.boat.far.sendall(self.waiting.pop())
         return time.monotonic()
 
-    boat.helm = Helm(lambda what, deadline: None, now, boat.outbox)
+    def turn(self, first: int, second: int) -> int:
+        """How many came in a turn, which begins with the first part."""
+        self.waiting = [b"".join(delivery(n).frame(2) for n in range(second))]
+        self.boat.far.sendall(b"".join(delivery(n).frame(2) for n in range(first)))
+        before = self.inbox.arrived
+        assert self.boat.turn(what=self.inbox) > 0
+        self.waiting = []
+        return self.inbox.arrived - before
 
-
-def flooded(boat: Boat, inbox: PullInbox, *parts: int) -> int:
-    """A turn with the tide."""
-    tide(boat, *parts)
-    return boat.turn(what=inbox)
+    def is_seen(self, first: int, second: int) -> bool:
+        """Whether one of some turns saw both parts."""
+        for _ in range(10):
+            self.turn(1, 0)  # so that the next one is soon after it
+            came = self.turn(first, second)
+            assert came in (first, first + second)
+            if came > first:
+                return True
+        return False
 
 
 @linux_alone
 def test_columns_rest_in_a_flood_and_take_what_came_meanwhile(boat: Boat) -> None:
-    inbox = pulled(boat, BatchInbox)
-    assert flooded(boat, inbox, 100, 100, 10) > 0
-    assert inbox.count == 210
+    assert Tide(boat, pulled(boat, BatchInbox, 10**9)).is_seen(1_000, 10)
 
 
-@pytest.mark.parametrize("first", [10, 63])
-def test_columns_do_not_rest_for_few_messages(boat: Boat, first: int) -> None:
-    inbox = pulled(boat, BatchInbox)
-    assert flooded(boat, inbox, first, 10) > 0
-    assert inbox.count == first
-
-
-@pytest.mark.parametrize("owed", [0, 399])
-def test_columns_do_not_rest_when_the_server_soon_has_nothing_to_send(
-    boat: Boat, owed: int
-) -> None:
-    inbox = pulled(boat, BatchInbox, 100 + owed)
-    assert flooded(boat, inbox, 100, 10) > 0
-    assert inbox.count == 100
-
-
-def test_columns_that_are_counted_in_bytes_do_not_rest(boat: Boat) -> None:
-    inbox = pulled(boat, BatchInbox)
-    inbox.counts_bytes = True
-    assert flooded(boat, inbox, 100, 10) > 0
-    assert inbox.count == 100
+def test_columns_do_not_rest_for_few_messages(boat: Boat) -> None:
+    assert not Tide(boat, pulled(boat, BatchInbox, 10**9)).is_seen(10, 10)
 
 
 def test_columns_are_taken_when_more_is_to_be_asked_for(boat: Boat) -> None:
-    inbox = pulled(boat, BatchInbox)
-    inbox.threshold = 9_900
-    assert flooded(boat, inbox, 100, 10) > 0
-    assert inbox.count == 100
+    inbox = pulled(boat, BatchInbox, 10**9)
+    inbox.threshold = 10**9
+    assert not Tide(boat, inbox).is_seen(1_000, 10)
 
 
 def test_nobody_rests_while_other_threads_wait(boat: Boat) -> None:
-    inbox, other = pulled(boat, BatchInbox), Gate()
-    tide(boat, 100, 10)
+    other = Gate()
+    tide = Tide(boat, pulled(boat, BatchInbox, 10**9))
     sleeper = threading.Thread(target=boat.helm.wait, args=(other, math.inf))
     sleeper.start()
     while not boat.helm.is_wanted:
         time.sleep(0.001)
     try:
-        assert boat.turn(what=inbox) > 0
-        assert inbox.count == 100
+        assert not tide.is_seen(1_000, 10)
     finally:
         other.open()
         sleeper.join()
@@ -362,19 +350,32 @@ def test_an_exception_before_a_rest_loses_nothing(boat: Boat) -> None:
     def now() -> float:
         raise Interrupted
 
-    inbox = pulled(boat, BatchInbox)
-    tide(boat, 100)
-    boat.helm = Helm(lambda what, deadline: None, now, boat.outbox)
-    with pytest.raises(Interrupted):
-        boat.turn(what=inbox)
-    assert inbox.count == 100
+    inbox = pulled(boat, BatchInbox, 10**9)
+    tide = Tide(boat, inbox)
+    came = 0
+    for _ in range(10):
+        came += tide.turn(1, 0) + 1_000
+        boat.far.sendall(b"".join(delivery(n).frame(2) for n in range(1_000)))
+        calm = boat.helm
+        boat.helm = Helm(lambda what, deadline: None, now, boat.outbox)
+        try:
+            boat.turn(what=inbox)
+        except Interrupted:
+            break
+        boat.helm = calm
+    else:
+        pytest.fail("it never rested")
+    assert (inbox.count, inbox.arrived) == (came, came)
 
 
 def test_messages_that_come_after_a_flood_are_waited_for(boat: Boat) -> None:
-    inbox = pulled(boat)
-    assert flooded(boat, inbox, 100) > 0
-    assert len(inbox.take_all()) == 100
-    timer = later(lambda: boat.far.sendall(delivery(101).frame(2)))
+    inbox = pulled(boat, PullInbox, 10**9)
+    tide = Tide(boat, inbox)
+    tide.turn(1, 0)
+    inbox.take_all()
+    tide.turn(1_000, 0)
+    inbox.take_all()
+    timer = later(lambda: boat.far.sendall(delivery(1).frame(2)))
     assert boat.turn(what=inbox) > 0
     timer.join()
     assert inbox.count == 1
