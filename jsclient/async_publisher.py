@@ -101,10 +101,10 @@ class AsyncPublisher:
             raise failure(error, subject, msg_id) from error
 
     def _await_place(self, deadline: float, timeout: float) -> None:
-        # A quarter is worth a wake-up; the rest keeps the server busy meanwhile.
+        # A few are worth a wake-up; the rest keeps the server busy meanwhile.
         window, limit = self._window, self._max_pending
         pause = min(deadline, monotonic() + ACKS_LINGER)
-        if self._await_pending(window.width - max(1, window.width // 4), pause):
+        if self._await_pending(window.width - max(1, window.width // 16), pause):
             self._loop.outbox.go_on()
         elif window.width < limit:
             window.widen()
