@@ -986,6 +986,42 @@ def test_a_message_that_waits_for_another_try_ends_with_its_link(is_cut: bool) -
         server.release("cut")
 
 
+@pytest.mark.parametrize("is_in_doubt", [False, True])
+def test_closing_between_two_tries_says_what_is_known_of_the_first(
+    is_in_doubt: bool,
+) -> None:
+    raised: list[BaseException] = []
+
+    def publish(js: JetStream) -> None:
+        try:
+            js.publish("a.b", b"first", msg_id="me", retry_wait=30.0)
+        except errors.Error as error:
+            raised.append(error)
+
+    def away(request: Request) -> Iterable[bytes]:
+        yield from absent(request)
+        has_answered.set()
+
+    has_answered = threading.Event()
+    scripts = [welcomed(answering(looked_up(away)))]
+    if is_in_doubt:
+        scripts.insert(0, welcomed(expect(b"first"), reset()))
+    with ScriptedServer(*scripts) as server:
+        nc = connected(server.url)
+        thread = threading.Thread(target=publish, args=[nc.jetstream(timeout=50.0)])
+        thread.start()
+        assert has_answered.wait(PATIENCE)
+        nc.flush()
+        nc.close()
+        thread.join(PATIENCE)
+    kind = (
+        failures.PublishOutcomeUnknownError
+        if is_in_doubt
+        else errors.ConnectionClosedError
+    )
+    assert [isinstance(error, kind) for error in raised] == [True]
+
+
 def test_publishing_on_a_closed_connection_is_refused() -> None:
     with ScriptedServer(welcomed(answering(acked))) as server:
         nc = connected(server.url)
