@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import sys
 import threading
@@ -336,8 +335,10 @@ class Connection:
                 raise errors.TimeoutError(
                     f"no answer on {subject!r} within {limit:g} s"
                 )
-        finally:
+        except BaseException:
             replies.drop(reply)
+            loop.look()
+            raise
         msg = reply.msg
         if msg is None:
             assert reply.error is not None
@@ -467,9 +468,10 @@ class Connection:
 
         Subscriptions and consumers get nothing new, what they hold is read to its end
         (by callbacks and by threads that iterate), consumers that JetStream's
-        subscriptions have made are deleted, publishes and acks are flushed, the futures
-        of `publish_async` get their outcomes, then the connection closes. That takes
-        until the pulls of consumers without acks have ended: see `Messages.drain`.
+        subscriptions have made are deleted, publishes and acks are flushed, what other
+        threads have published or asked gets its answer, the futures of `publish_async`
+        their outcomes, then the connection closes. That takes until the pulls of
+        consumers without acks have ended: see `Messages.drain`.
         Raises DrainTimeoutError, with the connection closed all the same, when messages
         were left unread for so long, or may have got lost. Called from a callback it
         returns at once, since that callback is among those it waits for; the event
@@ -518,10 +520,8 @@ class Connection:
             )
             gate = loop.fence()
             loop.wait(gate, monotonic() + 5.0)
-            for publisher in list(loop.publishers):
-                # Who is late is told by its future.
-                with contextlib.suppress(errors.TimeoutError):
-                    publisher.flush(max(0.0, deadline - monotonic()))
+            # Whoever has no answer then is told by his own call or future.
+            loop.wait(loop.await_answers(), deadline)
         finally:
             self.close()
         return late
