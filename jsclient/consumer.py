@@ -237,7 +237,9 @@ class Consumer:
     ) -> FetchResult:
         """Up to that many messages of those that are there now.
 
-        `timeout` is only for a server that does not answer, or is far away.
+        A message that was just stored may not be among them: a server tells its
+        consumers of it a moment after it has sent the ack. `timeout` is only for a
+        server that does not answer, or is far away.
         """
         return self._fetch(max_messages, None, timeout, True, None, pull)
 

@@ -211,7 +211,8 @@ def fetch_policy(
         raise InvalidArgumentError("timeout must be finite: the server must know it")
     duration_ns(timeout, "timeout")
     batch_limit = limits.max_batch or 0
-    if max_bytes is None and batch_limit and max_messages > batch_limit:
+    is_counted = max_bytes is None or max_messages != MANY
+    if is_counted and batch_limit and max_messages > batch_limit:
         raise InvalidArgumentError(
             f"max_messages is {max_messages}; the consumer allows {batch_limit}"
         )
