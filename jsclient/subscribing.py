@@ -30,9 +30,8 @@ from .jetstream_errors import (
     ConfigMismatchError,
     ConsumerExistsError,
     ConsumerNotFoundError,
-    JetStreamError,
+    JetStreamNotEnabledError,
     NoMatchingStreamError,
-    SubscriptionMismatchError,
 )
 from .ordered_push import OrderedPushSubscription, ordered_config, ordered_push
 from .ownership import Ownership
@@ -220,9 +219,11 @@ def pull_subscribe(api: Api, subject: str | None, options: Options) -> PullSubsc
     name = plan.find_stream()
     try:
         info = plan.look_up(name)
-    except SubscriptionMismatchError:
-        raise
-    except (JetStreamError, errors.TimeoutError, errors.PermissionsViolationError):
+    except (
+        JetStreamNotEnabledError,
+        errors.TimeoutError,
+        errors.PermissionsViolationError,
+    ):
         # A consumer that cannot be looked up may be read nevertheless, as through an
         # import: the first fetch tells.
         if not wish.consumer:
