@@ -126,7 +126,9 @@ def connect(
         reconnect_buffer: bytes of core publishes that are kept while the link is down;
             0 makes them fail instead.
         reconnect_on_lame_duck: leave a server that announces its shutdown, as soon as
-            it has answered what JetStream was asked; it is given a second for that.
+            it has answered what JetStream was asked; it is given a second for that. By
+            default it is used until it closes the link: publishes to streams that have
+            no id may then end as unknown.
         randomize: try the servers in random order.
         ignore_discovered: use only the servers given here.
         ignore_auth_errors: go on trying a server that refuses us.
