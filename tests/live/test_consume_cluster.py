@@ -244,6 +244,13 @@ def test_a_consume_outlives_the_loss_of_the_quorum(cluster: Cluster) -> None:
                 other.restart()
             cluster.wait_healthy(PATIENCE)
             published(js, 3)
+
+            def knows_all() -> bool:
+                # The consumer has a leader of its own, which may be elected later.
+                info = consumer.info(timeout=PATIENCE)
+                return info.delivered.stream_seq + info.num_pending == 3
+
+            until(knows_all, "the consumer is back")
             begun = time.monotonic()
             assert messages.next(PATIENCE).metadata.stream_seq == 3
             assert time.monotonic() - begun < 2.0
