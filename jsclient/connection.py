@@ -18,6 +18,7 @@ from ._engine.arguments import (
     Buffer,
     HeadersLike,
     Seconds,
+    check_callback,
     flag,
     integer,
     pending_limit,
@@ -211,8 +212,8 @@ def connect(
 
 
 def _check_handler(handler: object) -> None:
-    if handler is not None and not callable(handler):
-        raise TypeError(f"on_event must be callable, not {type(handler).__name__}")
+    if handler is not None:
+        check_callback(handler, "on_event")
 
 
 def _checked_tls(tls: ssl.SSLContext | bool) -> ssl.SSLContext | bool:
@@ -373,8 +374,8 @@ class Connection:
         check_filter(subject)
         if queue is not None:
             check_token(queue, "queue")
-        if callback is not None and not callable(callback):
-            raise TypeError(f"callback must be callable, not {type(callback).__name__}")
+        if callback is not None:
+            check_callback(callback)
         inbox = Inbox(
             loop,
             pending_limit(max_pending_messages, "max_pending_messages"),

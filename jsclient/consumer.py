@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 from . import _consumer_verbs as verbs
 from ._api import Api
 from ._core import Batch, BatchInbox, Courier, LonePull, Msg, PullInbox
-from ._engine.arguments import Seconds, count, integer, seconds
+from ._engine.arguments import Seconds, check_callback, count, integer, seconds
 from ._engine.pull import Policy
 from ._io.lone_pull import Order, conclude, go_on, leave_later
 from ._io.pulling import Lanes, Pulling
@@ -405,8 +405,7 @@ class Consumer:
         stays unacknowledged. With `auto_in_progress` the server is told in time that a
         callback still works. Other options are those of `messages`.
         """
-        if not callable(callback):
-            raise TypeError(f"callback must be callable, not {type(callback).__name__}")
+        check_callback(callback)
         integer(workers, "workers", least=1)
         messages = self.messages(**options)
         if self._info.config.deliver_subject:

@@ -321,6 +321,13 @@ PINNED = consumer_config(priority_groups=["A"], priority_policy="pinned_client")
 OVERFLOW = consumer_config(priority_groups=["A", "B"], priority_policy="overflow")
 
 
+def test_a_misspelt_option_is_told_with_the_nearest_right_one() -> None:
+    for wrong, hint in (("gruop", "group"), ("timout", "timeout")):
+        misspelt: Any = {wrong: "A"}
+        with pytest.raises(TypeError, match=f"no option '{wrong}'; .* '{hint}'"):
+            pull_fields(FREE, misspelt)
+
+
 def test_without_options_nothing_is_added() -> None:
     assert pull_fields(FREE, {}) == {}
     nothing: PullOptions = {"group": None, "priority": None, "min_pending": None}
