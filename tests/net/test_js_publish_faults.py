@@ -1145,8 +1145,8 @@ def test_options_that_the_server_is_too_old_for_are_refused_by_batches_too() -> 
     older = handshake({**INFO, "version": "2.12.8"})
     with ScriptedServer([older, answer_pings]) as server, connected(server.url) as nc:
         batch = nc.jetstream().atomic_batch()
-        with pytest.raises(failures.UnsupportedByServerError, match="schedule_rollup"):
-            batch.add("a.b", schedule_rollup="sub")
+        with pytest.raises(failures.UnsupportedByServerError, match="cancel_schedule"):
+            batch.add("a.b", cancel_schedule="a.c")
         batch.add("a.b", ttl=1)
         assert len(batch) == 1
 
