@@ -1201,6 +1201,11 @@ cdef class Awaited:
         """Whether waiting for it would return at once."""
         return self.is_ready()
 
+    @property
+    def has_waiters(self):
+        """Whether threads wait for it now."""
+        return self.helm is not None or bool(self.sleepers)
+
     def sleep(self, double seconds):
         """Waits that long for it without driving any loop; whether it is ready.
 
@@ -4046,6 +4051,8 @@ cdef class Parser:
     cdef readonly uint64_t payload_bytes
     cdef readonly uint64_t unrouted
     cdef uint64_t handled_pongs
+    cdef public bint is_watched        # the loop has a look after every read
+    cdef public bint has_news          # and has not looked since the last one
     cdef bint is_busy                  # a read is being taken or parsed
     cdef int64_t read_ns               # when it was, by the coarse clock
 
@@ -4080,11 +4087,12 @@ cdef class Parser:
             or self.pongs != self.handled_pongs
             or len(self.control) > 0
             or len(self.notices) > 0
+            or self.has_news
         )
 
     @property
     def needs_attention(self):
-        """Whether control lines, PINGs, PONGs or notices wait to be handled."""
+        """Whether control lines, PINGs, PONGs, notices or a watched read wait to be handled."""
         return self.is_noticed()
 
     @property
@@ -4148,6 +4156,7 @@ cdef class Parser:
                 self.was_filled = self.end == self.capacity
                 self.parse()
         finally:
+            self.has_news = self.is_watched
             self.wake_stirred()
         return 0
 

@@ -60,7 +60,6 @@ class AsyncPublisher:
         self._sid = loop.subscribe(
             prefix + "*", None, self._window, on_notice=self._settle
         )
-        loop.publishers.add(self)
         loop.machines.append(self)
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import sys
 import threading
@@ -19,6 +18,7 @@ from ._engine.arguments import (
     Buffer,
     HeadersLike,
     Seconds,
+    check_callback,
     flag,
     integer,
     pending_limit,
@@ -127,7 +127,9 @@ def connect(
         reconnect_buffer: bytes of core publishes that are kept while the link is down;
             0 makes them fail instead.
         reconnect_on_lame_duck: leave a server that announces its shutdown, as soon as
-            it has answered what JetStream was asked; it is given a second for that.
+            it has answered what JetStream was asked; it is given a second for that. By
+            default it is used until it closes the link: publishes to streams that have
+            no id may then end as unknown.
         randomize: try the servers in random order.
         ignore_discovered: use only the servers given here.
         ignore_auth_errors: go on trying a server that refuses us.
@@ -210,8 +212,8 @@ def connect(
 
 
 def _check_handler(handler: object) -> None:
-    if handler is not None and not callable(handler):
-        raise TypeError(f"on_event must be callable, not {type(handler).__name__}")
+    if handler is not None:
+        check_callback(handler, "on_event")
 
 
 def _checked_tls(tls: ssl.SSLContext | bool) -> ssl.SSLContext | bool:
@@ -336,8 +338,10 @@ class Connection:
                 raise errors.TimeoutError(
                     f"no answer on {subject!r} within {limit:g} s"
                 )
-        finally:
+        except BaseException:
             replies.drop(reply)
+            loop.look()
+            raise
         msg = reply.msg
         if msg is None:
             assert reply.error is not None
@@ -370,8 +374,8 @@ class Connection:
         check_filter(subject)
         if queue is not None:
             check_token(queue, "queue")
-        if callback is not None and not callable(callback):
-            raise TypeError(f"callback must be callable, not {type(callback).__name__}")
+        if callback is not None:
+            check_callback(callback)
         inbox = Inbox(
             loop,
             pending_limit(max_pending_messages, "max_pending_messages"),
@@ -467,9 +471,10 @@ class Connection:
 
         Subscriptions and consumers get nothing new, what they hold is read to its end
         (by callbacks and by threads that iterate), consumers that JetStream's
-        subscriptions have made are deleted, publishes and acks are flushed, the futures
-        of `publish_async` get their outcomes, then the connection closes. That takes
-        until the pulls of consumers without acks have ended: see `Messages.drain`.
+        subscriptions have made are deleted, publishes and acks are flushed, what other
+        threads have published or asked gets its answer, the futures of `publish_async`
+        their outcomes, then the connection closes. That takes until the pulls of
+        consumers without acks have ended: see `Messages.drain`.
         Raises DrainTimeoutError, with the connection closed all the same, when messages
         were left unread for so long, or may have got lost. Called from a callback it
         returns at once, since that callback is among those it waits for; the event
@@ -518,10 +523,8 @@ class Connection:
             )
             gate = loop.fence()
             loop.wait(gate, monotonic() + 5.0)
-            for publisher in list(loop.publishers):
-                # Who is late is told by its future.
-                with contextlib.suppress(errors.TimeoutError):
-                    publisher.flush(max(0.0, deadline - monotonic()))
+            # Whoever has no answer then is told by his own call or future.
+            loop.wait(loop.await_answers(), deadline)
         finally:
             self.close()
         return late

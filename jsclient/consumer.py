@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 from . import _consumer_verbs as verbs
 from ._api import Api
 from ._core import Batch, BatchInbox, Courier, LonePull, Msg, PullInbox
-from ._engine.arguments import Seconds, count, integer, seconds
+from ._engine.arguments import Seconds, check_callback, count, integer, seconds
 from ._engine.pull import Policy
 from ._io.lone_pull import Order, conclude, go_on, leave_later
 from ._io.pulling import Lanes, Pulling
@@ -237,7 +237,9 @@ class Consumer:
     ) -> FetchResult:
         """Up to that many messages of those that are there now.
 
-        `timeout` is only for a server that does not answer, or is far away.
+        A message that was just stored may not be among them: a server tells its
+        consumers of it a moment after it has sent the ack. `timeout` is only for a
+        server that does not answer, or is far away.
         """
         return self._fetch(max_messages, None, timeout, True, None, pull)
 
@@ -403,8 +405,7 @@ class Consumer:
         stays unacknowledged. With `auto_in_progress` the server is told in time that a
         callback still works. Other options are those of `messages`.
         """
-        if not callable(callback):
-            raise TypeError(f"callback must be callable, not {type(callback).__name__}")
+        check_callback(callback)
         integer(workers, "workers", least=1)
         messages = self.messages(**options)
         if self._info.config.deliver_subject:

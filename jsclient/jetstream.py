@@ -124,7 +124,8 @@ class JetStream(AsyncPublishing):
             NoStreamResponseError: no stream stores the subject.
             UnsupportedByServerError: the server does not know one of the options.
             ApiError: the stream refused the message; a subclass says why.
-            TimeoutError: it was not sent in time, and will not be.
+            TimeoutError: it was not sent in time, and will not be, or the time was over
+                before the last of the `retries`.
             PublishOutcomeUnknownError: it was sent and no ack came; it is also a
                 TimeoutError, or a ConnectionError after a lost link. Only a message
                 with a `msg_id` and without conditions is sent again by itself after a

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from . import errors
 from ._api import Api
 from ._core import Msg, OrderedInbox
-from ._engine.arguments import Seconds, integer, seconds
+from ._engine.arguments import Seconds, check_callback, integer, seconds
 from ._engine.pull_terms import Policy
 from ._io.pulling import Pulling
 from .config import consumer_config
@@ -80,7 +80,9 @@ class OrderedConsumer:
     ) -> None:
         for field in OWN_FIELDS:
             if field in fields:
-                raise TypeError(f"an ordered consumer has its own {field}")
+                raise TypeError(
+                    f"{field} cannot be chosen: an ordered consumer has its own"
+                )
         config = consumer_config(
             None,
             ack_policy="none",
@@ -210,8 +212,7 @@ class OrderedConsumer:
         self, callback: Callable[[Msg], object], **options: Unpack[OrderedOptions]
     ) -> ConsumeHandle:
         """Calls back with each message, in order, on a thread of its own."""
-        if not callable(callback):
-            raise TypeError(f"callback must be callable, not {type(callback).__name__}")
+        check_callback(callback)
         return ConsumeHandle(
             self._source.api.loop,
             self.messages(**options),

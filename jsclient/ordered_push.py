@@ -16,7 +16,14 @@ from . import errors
 from ._api import Api
 from ._consumer_verbs import fetch_info
 from ._core import ConsumerInbox, Gate, Msg, OrderedIterator, PushInbox
-from ._engine.arguments import Seconds, integer, pending_limit, seconds, unique_name
+from ._engine.arguments import (
+    Seconds,
+    check_callback,
+    integer,
+    pending_limit,
+    seconds,
+    unique_name,
+)
 from ._engine.push import Delivery
 from ._io.pushing import Pushing
 from .config import ConsumerConfig
@@ -358,8 +365,8 @@ def ordered_push(
     Returns when the first consumer is there, within `timeout`; raises why there cannot
     be one.
     """
-    if callback is not None and not callable(callback):
-        raise TypeError(f"callback must be callable, not {type(callback).__name__}")
+    if callback is not None:
+        check_callback(callback)
     alarm = check_alarm(heartbeat_alarm)
     limits = (
         pending_limit(max_pending_messages, "max_pending_messages"),

@@ -130,6 +130,7 @@ def _await_acks(loop: Loop, acks: Window) -> None:
     """Waits for some acks; the oldest publish is given up when its ack is overdue."""
     if not await_some(loop, acks, monotonic() + acks.time_left):
         acks.give_up_oldest()
+        loop.look()
 
 
 def await_some(loop: Loop, acks: Window, deadline: float) -> bool:

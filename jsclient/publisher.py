@@ -6,6 +6,7 @@ over is withdrawn. `publish_outcomes` says how it can end.
 
 from __future__ import annotations
 
+import contextlib
 from time import monotonic
 
 from . import errors
@@ -64,11 +65,17 @@ def publish(
             msg = exchange(loop, subject, data, headers, deadline)
             ack = parse_pub_ack(msg.data)
             return read_ack(msg, subject) if ack is None else ack
-        except NoStreamResponseError:
+        except NoStreamResponseError as error:
             if retries == 0 or not _pause(loop, retry_wait, deadline):
                 if doubt is not None:
                     raise failure(doubt, subject, msg_id) from doubt
-                raise
+                if retries == 0:
+                    raise
+                loop.check_open()
+                raise errors.TimeoutError(
+                    f"no stream answered for {subject!r} within {timeout:g} s; "
+                    "the message is not stored"
+                ) from error
             retries -= 1
         except UnansweredError as error:
             is_over = not error.is_lost or loop.is_closing or monotonic() >= deadline
@@ -94,9 +101,8 @@ def publish(
 
 
 def _pause(loop: Loop, duration: float, deadline: float) -> bool:
-    """Lets that much time pass; False if the deadline comes first."""
-    until = monotonic() + duration
-    if until >= deadline:
-        return False
-    loop.wait(Gate(), until)
-    return True
+    """Lets that much time pass; False if the deadline, or the end, comes first."""
+    until = min(deadline, monotonic() + duration)
+    with contextlib.suppress(errors.ConnectionClosedError):
+        loop.wait(Gate(), until)
+    return until < deadline and not loop.is_closing

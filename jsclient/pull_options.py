@@ -6,10 +6,14 @@ import math
 from typing import Literal, TypedDict
 
 from ._engine.arguments import Seconds, count, integer, seconds, text
+from ._engine.fields import nearest
 from ._engine.pull import MANY, Policy
 from ._engine.values import check_group, duration_ns
 from .config import ConsumerConfig
 from .errors import InvalidArgumentError
+
+# What calls that take these options have besides.
+_OTHERS = ("max_messages", "max_bytes", "timeout", "expires", "idle_heartbeat")
 
 DEFAULT_MESSAGES = 500
 LEAST_HEARTBEAT = 0.1  # of a fetch
@@ -58,7 +62,8 @@ class ConsumeOptions(OrderedOptions, PullOptions, total=False):
 def refuse_unknown(pull: PullOptions) -> None:
     """Raises a TypeError for what is no option of a pull."""
     if unknown := set(pull) - set(PullOptions.__annotations__):
-        raise TypeError(f"there is no option {min(unknown)!r}")
+        hint = nearest(min(unknown), [*PullOptions.__annotations__, *_OTHERS])
+        raise TypeError(f"there is no option {min(unknown)!r}{hint}")
 
 
 def refuse_for_push(pull: PullOptions, **options: tuple[object, object]) -> None:
@@ -211,7 +216,8 @@ def fetch_policy(
         raise InvalidArgumentError("timeout must be finite: the server must know it")
     duration_ns(timeout, "timeout")
     batch_limit = limits.max_batch or 0
-    if max_bytes is None and batch_limit and max_messages > batch_limit:
+    is_counted = max_bytes is None or max_messages != MANY
+    if is_counted and batch_limit and max_messages > batch_limit:
         raise InvalidArgumentError(
             f"max_messages is {max_messages}; the consumer allows {batch_limit}"
         )

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, NoReturn
 from . import errors, events
 from ._api import Api
 from ._core import Inbox, MessageIterator, Msg, PushInbox, check_subject, check_token
-from ._engine.arguments import Seconds, integer, pending_limit, seconds
+from ._engine.arguments import Seconds, check_callback, integer, pending_limit, seconds
 from ._engine.push import Delivery
 from ._io.pushing import Pushing
 from .config import ConsumerConfig
@@ -86,8 +86,8 @@ class PushSubscription:
         check_subject(subject, "deliver_subject")
         if queue is not None:
             check_token(queue, "deliver_group")
-        if callback is not None and not callable(callback):
-            raise TypeError(f"callback must be callable, not {type(callback).__name__}")
+        if callback is not None:
+            check_callback(callback)
         self._alarm = check_alarm(heartbeat_alarm)
         loop = api.loop
         loop.check_open()

@@ -19,7 +19,15 @@ from . import _consumer_verbs as consumers_api
 from . import _stream_verbs as streams_api
 from . import errors
 from ._api import Api
-from ._engine.arguments import flag, integer, pending_limit, text, unique_name
+from ._engine.arguments import (
+    check_callback,
+    flag,
+    integer,
+    pending_limit,
+    text,
+    unique_name,
+)
+from ._engine.fields import nearest
 from ._engine.subscribe_rules import Wish, check_wish, filters_of, find_mismatch
 from .config import AckPolicy, ConsumerConfig, consumer_config, differences
 from .config_fields import ConsumerFields
@@ -30,9 +38,8 @@ from .jetstream_errors import (
     ConfigMismatchError,
     ConsumerExistsError,
     ConsumerNotFoundError,
-    JetStreamError,
+    JetStreamNotEnabledError,
     NoMatchingStreamError,
-    SubscriptionMismatchError,
 )
 from .ordered_push import OrderedPushSubscription, ordered_config, ordered_push
 from .ownership import Ownership
@@ -72,7 +79,8 @@ class Plan:
     ) -> None:
         known = _PULL_OPTIONS if is_pull else {*PushOptions.__annotations__}
         if unknown := {*options} - known:
-            raise TypeError(f"there is no option {min(unknown)!r}")
+            hint = nearest(min(unknown), known)
+            raise TypeError(f"there is no option {min(unknown)!r}{hint}")
         fields = {
             name: value for name, value in options.items() if name not in _NO_FIELDS
         }
@@ -220,9 +228,11 @@ def pull_subscribe(api: Api, subject: str | None, options: Options) -> PullSubsc
     name = plan.find_stream()
     try:
         info = plan.look_up(name)
-    except SubscriptionMismatchError:
-        raise
-    except (JetStreamError, errors.TimeoutError, errors.PermissionsViolationError):
+    except (
+        JetStreamNotEnabledError,
+        errors.TimeoutError,
+        errors.PermissionsViolationError,
+    ):
         # A consumer that cannot be looked up may be read nevertheless, as through an
         # import: the first fetch tells.
         if not wish.consumer:
@@ -239,8 +249,8 @@ def pull_subscribe(api: Api, subject: str | None, options: Options) -> PullSubsc
 def check_reading(options: Options, *, is_ordered: bool) -> dict[str, Any]:
     """How a push subscription is read; raises for what it would refuse later."""
     callback = options.get("callback")
-    if callback is not None and not callable(callback):
-        raise TypeError(f"callback must be callable, not {type(callback).__name__}")
+    if callback is not None:
+        check_callback(callback)
     flag(options.get("raw_status", False), "raw_status")
     check_alarm(options.get("heartbeat_alarm", HEARTBEATS))
     pending_limit(options.get("max_pending_messages"), "max_pending_messages")

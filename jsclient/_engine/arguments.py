@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +21,10 @@ HeadersLike = (
 LAST_SEQUENCE = (1 << 64) - 1
 # Sums of counts are exact everywhere.
 LARGEST_COUNT = 1 << 53
+
+# Functions that do nothing when they are called: of code with these flags a call makes
+# a generator, a coroutine or an asynchronous generator.
+_LAZY = 0x20 | 0x80 | 0x100 | 0x200
 
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
@@ -89,6 +94,22 @@ def text(value: str | None, name: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not {type(value).__name__}")
     return value
+
+
+def check_callback(value: object, name: str = "callback") -> None:
+    """Raises a TypeError unless a call of it does its work."""
+    if not callable(value):
+        raise TypeError(f"{name} must be callable, not {type(value).__name__}")
+    called: object = value
+    while isinstance(called, functools.partial):
+        called = called.func
+    for function in (called, type(called).__call__):
+        flags = getattr(getattr(function, "__code__", None), "co_flags", 0)
+        if isinstance(flags, int) and flags & _LAZY:
+            raise TypeError(
+                f"{name} must be an ordinary function: what {called!r} returns is "
+                "neither awaited nor iterated, so its body would never run"
+            )
 
 
 def inbox_prefix(value: str) -> str:

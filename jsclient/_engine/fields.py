@@ -59,6 +59,8 @@ def kinds_of(kind: type, by_annotation: Kinds) -> Kinds:
 
 def clean_fields(config: Config, kinds: Kinds) -> None:
     """Checks the types of all fields that are set, and keeps each in its one form."""
+    if not isinstance(config.extra, Mapping):
+        raise TypeError(f"extra must be a dict, not {type(config.extra).__name__}")
     config.extra = dict(config.extra)
     for name, value in _set_fields(config, kinds):
         setattr(config, name, kinds[name].clean(value, name))
@@ -134,7 +136,9 @@ def _plain(wanted: type, word: str) -> Kind:
 
 
 def _clean_duration(value: Any, name: str) -> float:
-    duration_ns(value, name)
+    if not duration_ns(value, name) and value:
+        # To the server 0 means no limit at all.
+        raise InvalidArgumentError(f"{name} is less than a nanosecond: {value!r}")
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 

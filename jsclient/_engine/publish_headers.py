@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import TypedDict
 
-from .._core import Headers, check_filter
+from .._core import Headers, check_filter, check_subject
 from ..errors import InvalidArgumentError
 from .arguments import Buffer, HeadersLike
 from .fields import nearest
 from .releases import Version
+from .values import check_name
 
 # With one of these a second try of the same publish would not mean the same.
 _CONDITIONS = (
@@ -66,10 +67,12 @@ def with_options(
         raise InvalidArgumentError(
             "expected_last_subject needs expected_last_subject_seq"
         )
-    if headers is None:
-        return fields
-    given = Headers(headers).multi_items()
+    given = [] if headers is None else Headers(headers).multi_items()
     known = {key for key, _ in given}
+    if options.get("schedule") is None and "Nats-Schedule" not in known:
+        for name, value in options.items():
+            if name.startswith("schedule_") and value is not None:
+                raise InvalidArgumentError(f"{name} needs schedule")
     for key, _ in fields:
         if key in known:
             raise InvalidArgumentError(
@@ -90,8 +93,10 @@ def lasting_data(data: Buffer) -> bytes:
     try:
         view = memoryview(data)
     except TypeError:
+        given: object = data
+        hint = "; encode it first" if isinstance(given, str) else ""
         raise TypeError(
-            f"data must be bytes or another buffer, not {type(data).__name__}"
+            f"data must be bytes or another buffer, not {type(data).__name__}{hint}"
         ) from None
     if not view.c_contiguous:
         raise TypeError("data must be a contiguous buffer")
@@ -111,6 +116,16 @@ def _text(value: object, name: str) -> str:
     if not value.strip():
         raise InvalidArgumentError(f"{name} must not be blank")
     return value
+
+
+def _name(value: object, name: str) -> str:
+    return check_name(_text(value, name), name)
+
+
+def _subject(value: object, name: str) -> str:
+    text = _text(value, name)
+    check_subject(text, name)
+    return text
 
 
 def _filter(value: object, name: str) -> str:
@@ -177,7 +192,7 @@ def _schedule(value: object, name: str) -> str:
 
 _SPELLINGS = {
     "msg_id": ("Nats-Msg-Id", _text),
-    "expected_stream": ("Nats-Expected-Stream", _text),
+    "expected_stream": ("Nats-Expected-Stream", _name),
     "expected_last_seq": ("Nats-Expected-Last-Sequence", _sequence),
     "expected_last_subject_seq": ("Nats-Expected-Last-Subject-Sequence", _sequence),
     "expected_last_subject": ("Nats-Expected-Last-Subject-Sequence-Subject", _filter),
@@ -186,12 +201,12 @@ _SPELLINGS = {
     "rollup": ("Nats-Rollup", _rollup),
     "increment": ("Nats-Incr", _increment),
     "schedule": ("Nats-Schedule", _schedule),
-    "schedule_target": ("Nats-Schedule-Target", _text),
-    "schedule_source": ("Nats-Schedule-Source", _text),
+    "schedule_target": ("Nats-Schedule-Target", _subject),
+    "schedule_source": ("Nats-Schedule-Source", _subject),
     "schedule_ttl": ("Nats-Schedule-TTL", _ttl),
     "schedule_time_zone": ("Nats-Schedule-Time-Zone", _text),
     "schedule_rollup": ("Nats-Schedule-Rollup", _schedule_rollup),
-    "cancel_schedule": ("Nats-Scheduler", _text),
+    "cancel_schedule": ("Nats-Scheduler", _subject),
 }
 
 # Servers of earlier releases take the message as if nothing had been asked.

@@ -80,8 +80,10 @@ def exchange(
             if reply.is_begun:  # what still waits to be sent needs no second one
                 send(loop, subject, data, headers, reply, deadline)
         return receive(loop, reply, deadline)
-    finally:
+    except BaseException:
         replies.drop(reply)
+        loop.look()
+        raise
 
 
 def answers(

@@ -109,6 +109,7 @@ class Links:
         # or in the replay or in both, and the server ignores the second SUB of a sid.
         loop.outbox.expect_link()
         loop.watch(call.sock)
+        call.parser.is_watched = loop.answered is not None
         loop.live = live = Live(call, session)
         self.made += 1  # before anybody can use the new link
         if loop.status in (Status.CONNECTING, Status.RECONNECTING):
@@ -159,6 +160,7 @@ class Links:
         live.session.ended(gone)
         self._tell_watchers(lambda watcher: watcher.unlinked(monotonic()))
         loop.table.lose_link(gone)
+        loop.look()
         if loop.status == Status.CONNECTED:
             loop.status = Status.RECONNECTING
         if isinstance(error, errors.ProtocolError):

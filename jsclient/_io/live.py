@@ -25,7 +25,7 @@ class Status(Enum):
 class Live(LiveLink):
     """The link of this moment and all that ends with it."""
 
-    __slots__ = ("error", "leave_by", "server", "sock")
+    __slots__ = ("error", "server", "sock")
 
     session: Session
 
@@ -34,5 +34,5 @@ class Live(LiveLink):
         self.sock = call.sock
         self.server: Server = call.server
         self.error: Exception | None = None  # why it must end
-        # When to leave a server that shuts down, if it has answered, and at the latest.
-        self.leave_at = self.leave_by = math.inf
+        # When to begin to leave a server that shuts down, and then at the latest to go.
+        self.leave_at = math.inf

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from typing import TypeVar
 
+from .. import errors
 from .._core import Courier, Draft, LonePull, PullInbox
 from .._engine.pull import GRACE, Policy, first_ask
 from .pulling import Lanes, Pulling
@@ -121,8 +122,14 @@ def go_on(
         if lone.wait(loop.helm, finish_at):
             return
     lone.heir = pulling = converse(order, lone.inbox)
-    pulling.start(finish_at, lone)
-    loop.wait(pulling.over, finish_at)
+    try:
+        pulling.start(finish_at, lone)
+        loop.wait(pulling.over, finish_at)
+    except errors.ForkedError:
+        raise
+    except errors.ConnectionClosedError as error:
+        # It ends the fetch like any other error: what came is the user's.
+        pulling.closed(error)
     if not pulling.is_ended:
         pulling.stop()
     pulling.settle(finish_at)

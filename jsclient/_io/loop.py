@@ -50,7 +50,7 @@ from .links import Links
 from .live import Live, Status
 from .log import log
 from .patrol import Patrol
-from .roles import Belonging, Caller, Machine, Publisher, Reader, Watcher
+from .roles import Belonging, Caller, Machine, Reader, Watcher
 from .table import Entry, Table
 
 if TYPE_CHECKING:
@@ -59,10 +59,8 @@ if TYPE_CHECKING:
 
 # How long `close` lets a slow link take the last bytes.
 LAST_WORDS = 0.5
-# How long a server that shuts down is given to answer what it was asked, and how often
-# that is looked at.
+# How long a server that shuts down is given to answer what it was asked.
 LAST_ANSWERS = 1.0
-LOOK = 0.01
 
 
 class Loop:
@@ -91,9 +89,9 @@ class Loop:
         self.last_error: Exception | None = None
         self.linked = Gate()  # opens with the next link
         self.finished = Gate()  # opens when nothing of the connection is left
+        self.answered: Gate | None = None  # opens when nothing is under way
         self.callers: set[Caller] = set()  # whose callbacks may still be called
         self.readers: weakref.WeakSet[Reader] = weakref.WeakSet()
-        self.publishers: weakref.WeakSet[Publisher] = weakref.WeakSet()
         self.machines: list[Machine] = []
         self.watchers: list[Watcher] = []
         # What a drain of the connection leaves to nobody.
@@ -334,6 +332,7 @@ class Loop:
                 machine.tick(now)
         if now >= live.leave_at:
             self._leave(live, now)
+        self.look()
         match live.session.tick(now):
             case Tick.PING:
                 self.outbox.ping()
@@ -349,14 +348,34 @@ class Loop:
 
         Nothing more is asked of it, so that will not take long.
         """
-        if not self.outbox.is_leaving:
-            # First: whoever is held up waits for the next link.
-            self.linked = Gate()
-            self.outbox.leave()
-            live.leave_by = now + LAST_ANSWERS
-        if now >= live.leave_by or not self.table.is_awaited:
-            raise errors.DisconnectedError(f"{live.server.label} is shutting down")
-        live.leave_at = now + LOOK
+        if self.outbox.is_leaving:
+            raise _shutting_down(live)
+        live.leave_at = now + LAST_ANSWERS
+        live.parser.is_watched = True
+        # First: whoever is held up waits for the next link.
+        self.linked = Gate()
+        self.outbox.leave()
+
+    def await_answers(self) -> Gate:
+        """A Gate that opens when nothing that was sent waits for its answer."""
+        if self.answered is None:
+            self.answered = Gate()
+        if self.live is not None:
+            self.live.parser.is_watched = True
+        self.look()
+        return self.answered
+
+    def look(self) -> None:
+        """Something is waited for no more: perhaps it was the last.
+
+        Every read is followed by a look while that matters, and so is whatever else
+        may end a wait.
+        """
+        live = self.live
+        if self.outbox.is_leaving and live is not None and not self.table.is_awaited:
+            self.fail(live, _shutting_down(live))
+        if self.answered is not None and not self.table.is_under_way:
+            self.answered.open()
 
     def _attend(self, live: Live) -> None:
         """Handles what a read brought besides messages.
@@ -380,6 +399,9 @@ class Loop:
             self._noticed(parser.notices[0])
             if parser.notices:
                 del parser.notices[0]
+        if parser.has_news:
+            self.look()
+            parser.has_news = False
         if outbox:
             outbox.send()
 
@@ -506,6 +528,7 @@ class Loop:
         if not limit:
             # First, lest a new link that is just being made replays it.
             self.forget(sid)
+            self.look()
         self._control(unsub_frame(sid, limit))
 
     def stop_interest(self, sid: int) -> None:
@@ -755,3 +778,7 @@ class Loop:
         self.status = Status.CLOSED
         self.dispatch = Dispatch(None)
         self.finished.open()
+
+
+def _shutting_down(live: Live) -> errors.DisconnectedError:
+    return errors.DisconnectedError(f"{live.server.label} is shutting down")

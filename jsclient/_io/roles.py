@@ -62,10 +62,3 @@ class Reader(Protocol):
         What is returned, if anything, waits; its gate opens when what came was read.
         There is none if not everything came in time.
         """
-
-
-class Publisher(Protocol):
-    """Publishes whose outcomes nobody may be waiting for."""
-
-    def flush(self, timeout: float) -> None:
-        """Waits until each has its outcome; TimeoutError if that takes longer."""

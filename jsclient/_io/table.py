@@ -73,6 +73,11 @@ class Entry:
         """The user's handle, if it still exists."""
         return None if self.owner is None else self.owner()
 
+    @property
+    def has_answers(self) -> bool:
+        """Whether an inbox has the answers to one request, and ends with its link."""
+        return self.asked is not None and isinstance(self.route, Inbox)
+
     def notice(self) -> None:
         """Tells who gathers answers that there are some."""
         if self.on_notice is not None:
@@ -163,14 +168,27 @@ class Table:
         return any(
             entry.route.is_awaited
             if isinstance(entry.route, Answers)
-            else entry.asked is not None and isinstance(entry.route, Inbox)
+            else entry.has_answers
+            for entry in list(self.entries.values())
+        )
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether anything that was sent, or asked by a thread that waits, has no end.
+
+        A batch that nobody commits now is not under way: more would have to be sent.
+        """
+        return bool(self.replies) or any(
+            entry.route.is_awaited
+            if isinstance(entry.route, Answers)
+            else entry.has_answers and entry.route.has_waiters
             for entry in list(self.entries.values())
         )
 
     def lose_link(self, gone: errors.Error) -> None:
         """What must not outlive a link ends with it."""
         for sid, entry in list(self.entries.items()):
-            if entry.asked is not None and isinstance(entry.route, Inbox):
+            if entry.has_answers:
                 self.end(entry, gone)
             elif isinstance(entry.route, Answers):
                 entry.route.fail_tied(gone)

@@ -84,7 +84,7 @@ def test_a_message_refused_with_a_delay_comes_again_after_it(stream: Stream) -> 
     second.ack()
     third.ack()
     msg = next_within(consumer, 10.0)
-    assert time.monotonic() - begun >= 0.65
+    assert time.monotonic() - begun >= 0.7
     assert msg.metadata.stream_seq == 1
     assert msg.metadata.num_delivered == 2
 
@@ -186,8 +186,10 @@ def test_acks_may_go_to_subjects_of_another_name() -> None:
         fill(theirs.jetstream(), 2)
         js = ours.jetstream(prefix="jsa.API")
         js.create_consumer("S", name="C")
+        first = js.consumer("S", "C").next()
+        assert (first.metadata.stream, first.metadata.stream_seq) == ("S", 1)
         with pytest.raises(jsclient.NoRespondersError):
-            js.consumer("S", "C").next().ack_sync()
+            first.ack_sync()
         renamed = ours.jetstream(prefix="jsa.API", ack_prefix="jsa.ACK")
         consumer = renamed.consumer("S", "C")
         msg = consumer.next()
@@ -195,7 +197,7 @@ def test_acks_may_go_to_subjects_of_another_name() -> None:
         msg.ack_sync()
         # What a message tells of itself is the same.
         assert (msg.reply or "").startswith("$JS.ACK.S.C.1.2.2.")
-        assert msg.metadata.stream_seq == 2
+        assert (msg.metadata.stream, msg.metadata.stream_seq) == ("S", 2)
         assert consumer.info().num_ack_pending == 1
         for wrong in ("jsa.*", "a b", ""):
             with pytest.raises(ValueError, match="ack_prefix"):

@@ -155,18 +155,6 @@ def test_a_consumer_name_indicates_the_intent_to_use_an_existing_consumer(
     assert js.consumer_names("S") == ["C"]
 
 
-def test_if_the_lookup_fails_a_pull_subscriber_still_proceeds(js: JetStream) -> None:
-    sub = js.pull_subscribe("s.1", consumer="C")
-    assert (sub.stream_name, sub.consumer_name) == ("S", "C")
-    with pytest.raises(failures.JetStreamError):
-        sub.fetch(5, timeout=1.0)
-    js.create_consumer("S", durable_name="C")
-    fill(js, 1)
-    assert seqs(sub.fetch(5)) == [1]
-    sub.unsubscribe()
-    assert js.consumer_names("S") == ["C"]
-
-
 @pytest.fixture
 def blind() -> Iterator[tuple[JetStream, JetStream]]:
     """Two users of a stream with 2 messages: the second may look no consumer up."""
@@ -185,6 +173,31 @@ def blind() -> Iterator[tuple[JetStream, JetStream]]:
         stream_of(admin.jetstream())
         fill(admin.jetstream(), 2)
         yield admin.jetstream(), app.jetstream()
+
+
+def test_a_consumer_that_must_be_there_and_is_not_is_told_at_once(
+    js: JetStream,
+) -> None:
+    with pytest.raises(failures.ConsumerNotFoundError):
+        js.pull_subscribe(stream="S", consumer="missing")
+    with pytest.raises(failures.ConsumerNotFoundError):
+        js.pull_subscribe("s.1", consumer="missing")
+    with pytest.raises(failures.StreamNotFoundError):
+        js.pull_subscribe(stream="MISSING", consumer="C")
+
+
+def test_if_the_lookup_fails_a_pull_subscriber_still_proceeds(
+    blind: tuple[JetStream, JetStream],
+) -> None:
+    admin, app = blind
+    sub = app.pull_subscribe(stream="S", consumer="C")
+    assert (sub.stream_name, sub.consumer_name) == ("S", "C")
+    with pytest.raises(jsclient.Error):
+        sub.fetch(5, timeout=1.0)
+    admin.create_consumer("S", durable_name="C")
+    assert seqs(sub.fetch(5)) == [1, 2]
+    sub.unsubscribe()
+    assert admin.consumer_names("S") == ["C"]
 
 
 def test_a_user_that_may_not_look_consumers_up_can_read_one_nevertheless(

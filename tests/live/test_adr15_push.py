@@ -37,6 +37,10 @@ def take(sub: PushSubscription | OrderedPushSubscription, count: int) -> list[Ms
     return [sub.next(PATIENCE) for _ in range(count)]
 
 
+async def later(msg: Msg) -> None:
+    """Never runs: nobody would await it."""
+
+
 def push_consumer(js: JetStream, **options: Any) -> None:
     """A durable push consumer C that nobody is subscribed to."""
     fields = {"durable_name": "C", "deliver_subject": "here", "ack_policy": "explicit"}
@@ -100,6 +104,8 @@ def test_if_no_subject_is_provided_along_with_no_stream_name_it_is_an_error(
         ({"ordered": True, "max_resets": -1}, ValueError),
         ({"ordered": 1}, TypeError),
         ({"callback": 7}, TypeError),
+        ({"callback": later}, TypeError),
+        ({"ordered": True, "callback": later}, TypeError),
         ({"raw_status": 1}, TypeError),
         ({"delete_on_close": 1}, TypeError),
         ({"config": {}}, TypeError),
@@ -279,6 +285,11 @@ def test_if_the_deliver_subject_is_empty_a_pull_subscription_is_required(
         {"max_ack_pending": 7},
         {"idle_heartbeat": 3},
         {"rate_limit_bps": 1000},
+        {"description": "another"},
+        {"max_deliver": 7},
+        {"replay_policy": "original"},
+        {"sample_freq": "50%"},
+        {"num_replicas": 1},
         {"flow_control": True, "idle_heartbeat": 5},
         {"mem_storage": True},
         {"deliver_subject": "elsewhere"},

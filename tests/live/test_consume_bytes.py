@@ -16,7 +16,7 @@ import pytest
 import jsclient
 from jsclient import events
 from jsclient import jetstream_errors as failures
-from jsclient._core import PullInbox
+from jsclient._core import Msg, PullInbox
 from jsclient.jetstream import JetStream
 from jsclient.server import Server, run
 from jsclient.stream import Stream
@@ -126,6 +126,26 @@ def test_a_consumer_with_a_longer_name_is_charged_more(js: JetStream, spy: Spy) 
         batch = stream.create_consumer(name=name).fetch_bytes(5000, timeout=0.3)
         status = spy.wait(number)[-1]
         assert sum(msg.size for msg in batch) == 5000 - status.bytes
+
+
+def test_a_consumer_that_is_made_again_with_a_longer_name_is_charged_more(
+    js: JetStream, spy: Spy
+) -> None:
+    stream = stream_of(js)
+    options: dict[str, Any] = {"max_bytes": 5000, "expires": 1.0}
+    with stream.ordered_consumer().messages(**options) as messages:
+        got: list[Msg] = []
+        for number in range(1, 11):
+            if got:
+                js.delete_consumer("S", got[-1].metadata.consumer)
+            js.publish("s.x", b"data")
+            got.append(messages.next(PATIENCE))
+            assert got[-1].metadata.consumer.endswith(f"_{number}")
+        before, last = got[-2:]
+        # The name has another digit, and so has the sequence in the stream.
+        assert last.size == before.size + 2
+        # The last pull expires; all others ended with their consumers.
+        assert {status.bytes for status in spy.wait(1)} == {5000 - last.size}
 
 
 def test_two_pulls_at_once(js: JetStream, spy: Spy) -> None:

@@ -90,7 +90,7 @@ def test_a_leader_that_steps_down_is_told_and_the_next_one_is_pulled_from(
             fill(js, 2)
             got = [messages.next(PATIENCE) for _ in range(2)]
             assert seqs(got) == [3, 4]
-            assert time.monotonic() - begun < 5.0
+            assert time.monotonic() - begun < 1.0
             inbox = messages._feed.inbox
             assert isinstance(inbox, PullInbox)
             assert inbox.owed + inbox.count <= 2
@@ -218,7 +218,11 @@ def test_a_leader_that_dies_while_we_are_elsewhere_is_noticed_by_its_silence(
                 | failures.UnreachableConsumerError,
             )
             published(js, 3)
+            until(lambda: leader_of(consumer) not in ("", name), "another one leads")
+            begun = time.monotonic()
             assert messages.next(PATIENCE).metadata.stream_seq == 3
+            # Two heartbeats; a busy machine has some time more.
+            assert time.monotonic() - begun < 2 * 0.5 + 0.5
             assert told.of(events.Disconnected) == []
         assert_nothing_left(js)
 
@@ -240,5 +244,14 @@ def test_a_consume_outlives_the_loss_of_the_quorum(cluster: Cluster) -> None:
                 other.restart()
             cluster.wait_healthy(PATIENCE)
             published(js, 3)
+
+            def knows_all() -> bool:
+                # The consumer has a leader of its own, which may be elected later.
+                info = consumer.info(timeout=PATIENCE)
+                return info.delivered.stream_seq + info.num_pending == 3
+
+            until(knows_all, "the consumer is back")
+            begun = time.monotonic()
             assert messages.next(PATIENCE).metadata.stream_seq == 3
+            assert time.monotonic() - begun < 2.0
         assert_nothing_left(js)

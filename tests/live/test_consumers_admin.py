@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -73,11 +74,15 @@ def test_the_filter_stands_in_the_subject_if_it_is_only_one(
     stream.create_consumer(name="two", filter_subjects=["s.0", "s.1"])
     stream.create_consumer(name="all")
     prefix = "$JS.API.CONSUMER.CREATE.S"
-    assert [api.next(PATIENCE).subject for _ in range(3)] == [
+    asked = [api.next(PATIENCE) for _ in range(3)]
+    assert [request.subject for request in asked] == [
         f"{prefix}.one.s.*",
         f"{prefix}.two",
         f"{prefix}.all",
     ]
+    configs = [json.loads(request.data)["config"] for request in asked]
+    assert [config.get("filter_subject") for config in configs] == ["s.*", None, None]
+    assert configs[1]["filter_subjects"] == ["s.0", "s.1"]
     assert stream.consumer("one").cached_info.num_pending == 6
     assert stream.consumer("two").cached_info.num_pending == 4
     two = stream.consumer("two").cached_info.config

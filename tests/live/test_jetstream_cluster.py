@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import jsclient
+from jsclient import errors, server
 from jsclient import jetstream_errors as failures
-from jsclient import server
 from jsclient._core import PubAck
 from jsclient.jetstream import JetStream
 from jsclient.stored import StoredMessage
@@ -49,6 +51,33 @@ def leader_of(stream: Stream) -> str:
     cluster = stream.info().cluster
     assert cluster is not None
     return cluster.leader
+
+
+def test_draining_leaves_no_publish_of_another_thread_in_doubt(
+    shared: server.Cluster, js: JetStream
+) -> None:
+    def publish(context: JetStream) -> int:
+        """Publishes until it is refused; how many are stored."""
+        for number in itertools.count():
+            try:
+                context.publish("S.one")
+            except (errors.ConnectionDrainingError, errors.ConnectionClosedError):
+                break
+            if number == 0:
+                begun.wait(PATIENCE)
+        return number
+
+    stream = replicated(js)
+    stored = 0
+    for _ in range(10):
+        nc = jsclient.connect(shared.url)
+        begun = threading.Barrier(5)
+        with ThreadPoolExecutor(4) as executor:
+            counts = [executor.submit(publish, nc.jetstream()) for _ in range(4)]
+            begun.wait(PATIENCE)
+            nc.drain(PATIENCE)
+            stored += sum(count.result(PATIENCE) for count in counts)
+    assert stream.info().state.messages == stored
 
 
 def test_a_replicated_stream_tells_where_it_is(js: JetStream) -> None:

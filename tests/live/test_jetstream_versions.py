@@ -132,7 +132,7 @@ PUBLISH_OPTIONS: list[tuple[tuple[int, int], str, dict[str, Any]]] = [
     ((2, 11), "ttl", {"ttl": 60}),
     ((2, 12), "increment", {"increment": 1}),
     ((2, 12), "schedule", {"schedule": "@at 2040-01-01T00:00:00Z"}),
-    ((2, 14), "schedule_rollup", {"schedule_rollup": "sub"}),
+    ((2, 14), "cancel_schedule", {"cancel_schedule": "s.plan"}),
 ]
 
 

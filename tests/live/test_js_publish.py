@@ -149,11 +149,24 @@ def test_retries_can_be_forbidden_or_last_until_the_deadline(js: JetStream) -> N
     with pytest.raises(failures.NoStreamResponseError):
         js.publish("nobody.here", retries=0)
     assert js._connection.stats().out_msgs - before == 1
-    # The time may be over while the last try waits for its answer.
-    ends = (failures.NoStreamResponseError, failures.PublishTimeoutError)
-    with pytest.raises(ends):
+    # A PublishTimeoutError if it is over while the last try waits for its answer.
+    with pytest.raises(errors.TimeoutError):
         js.publish("nobody.here", retries=-1, retry_wait=0.01, timeout=1.0)
     assert js._connection.stats().out_msgs - before > 5
+
+
+@pytest.mark.parametrize("retries", [1, -1])
+def test_a_deadline_between_two_tries_is_a_time_out_of_a_message_not_stored(
+    js: JetStream, retries: int
+) -> None:
+    before = js._connection.stats().out_msgs
+    began = time.monotonic()
+    with pytest.raises(errors.TimeoutError, match="not stored") as caught:
+        js.publish("nobody.here", retries=retries, retry_wait=30.0, timeout=0.5)
+    assert time.monotonic() - began >= 0.5, "no time-out comes before its time"
+    assert not isinstance(caught.value, failures.PublishOutcomeUnknownError)
+    assert isinstance(caught.value.__cause__, failures.NoStreamResponseError)
+    assert js._connection.stats().out_msgs - before == 1
 
 
 def test_a_stream_that_comes_between_two_tries_gets_the_message(

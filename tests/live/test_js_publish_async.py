@@ -412,7 +412,7 @@ def test_a_lost_link_fails_every_pending_future_and_wakes_who_waits(
         proxy.refuse = True
         proxy.cut()
         # Nobody asks a future, which would see to it by itself.
-        done, left = wait(futures, PATIENCE)
+        done, left = wait(futures, 1.0)
         assert (len(done), len(left)) == (5, 0)
         kinds = {type(future.exception()) for future in futures}
         assert kinds == {failures.PublishDisconnectedError}

@@ -115,7 +115,7 @@ def test_next_is_a_timeout_when_nothing_comes(consumer: Consumer) -> None:
     begun = time.monotonic()
     with pytest.raises(jsclient.TimeoutError):
         consumer.next(timeout=0.3)
-    assert 0.27 <= time.monotonic() - begun < PATIENCE
+    assert 0.27 <= time.monotonic() - begun < 1.3
 
 
 def test_a_message_is_not_lost_between_timeouts(
@@ -143,7 +143,7 @@ def test_a_fetch_of_more_than_there_is_returns_them_when_its_time_is_over(
     fill(js, 3)
     begun = time.monotonic()
     batch = consumer.fetch(10, timeout=0.5)
-    assert 0.4 <= time.monotonic() - begun < PATIENCE
+    assert 0.45 <= time.monotonic() - begun < 1.5
     assert seqs(batch) == [1, 2, 3]
     assert batch.error is None
     assert batch[-1].subject == "s.3"
@@ -382,12 +382,18 @@ def test_the_last_place_in_the_queue_of_pulls_may_be_taken(
 def test_a_consumer_that_is_gone_is_told_at_once(js: JetStream, stream: Stream) -> None:
     consumer = stream.create_consumer(name="gone")
     js.delete_consumer("S", "gone")
-    begun = time.monotonic()
-    with pytest.raises(failures.ConsumerNotFoundError):
-        consumer.fetch(1, timeout=30.0)
-    with pytest.raises(failures.ConsumerNotFoundError):
-        consumer.next(timeout=30.0)
-    assert time.monotonic() - begun < 15.0
+    calls: list[Callable[[], object]] = [
+        lambda: consumer.fetch(1, timeout=30.0),
+        lambda: consumer.next(timeout=30.0),
+        lambda: consumer.fetch_bytes(1000, timeout=30.0),
+        lambda: consumer.fetch_no_wait(1, timeout=30.0),
+        lambda: consumer.fetch_batch(1, timeout=30.0),
+    ]
+    for call in calls:
+        begun = time.monotonic()
+        with pytest.raises(failures.ConsumerNotFoundError):
+            call()
+        assert time.monotonic() - begun < 1.0
 
 
 def test_a_consumer_that_goes_meanwhile_is_told_at_once(
@@ -403,7 +409,7 @@ def test_a_consumer_that_goes_meanwhile_is_told_at_once(
             return None
         begun = time.monotonic()
         batch = consumer.fetch(2, timeout=30.0)
-        assert time.monotonic() - begun < 15.0
+        assert time.monotonic() - begun < 0.2 + 0.5
         return batch
 
     batch = all_results(2, work)[0]

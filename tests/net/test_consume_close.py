@@ -458,6 +458,32 @@ def test_closing_the_connection_wakes_every_reader_with_that_error() -> None:
             scene.consumer.next()
 
 
+@pytest.mark.parametrize("how", ["close", "drain"])
+@pytest.mark.parametrize("is_taken_over", [False, True])
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_fetch_returns_what_came_when_the_connection_ends(
+    columns: bool, is_taken_over: bool, how: str
+) -> None:
+    def answer(pull: Pull) -> Iterable[bytes]:
+        yield from seven(pull)
+        if is_taken_over and len(desk.pulls) == 1:
+            # The rest of it is asked for once more, by a conversation.
+            yield pull.status("408 Request Timeout")
+
+    desk = Desk(Counter(answer), config={"max_expires": 1_000_000_000})
+    with consuming(desk) as scene:
+        consumer = scene.consumer
+        fetch = consumer.fetch_batch if columns else consumer.fetch
+        waiting = Blocked(lambda: fetch(10, timeout=60.0))
+        desk.wait_pull(2 if is_taken_over else 1)
+        scene.heard()
+        getattr(scene.nc, how)()
+        batch = waiting.outcome()
+        assert isinstance(batch, jsclient.FetchResult | jsclient.Batch)
+        assert [msg.data for msg in batch] == [b"%d" % n for n in range(1, 8)]
+        assert isinstance(batch.error, jsclient.ConnectionClosedError)
+
+
 def test_a_connection_that_gives_up_ends_its_consumes() -> None:
     desk = Desk()
     with consuming(desk, max_reconnects=1) as scene:

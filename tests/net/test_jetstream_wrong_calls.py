@@ -39,6 +39,10 @@ WRONG_NAMES = (
 WRONG_SUBJECTS = ("", ".", "a..b", ".a", "a.", "a b", "a\nb", "a.>.b", "a*", "\ta")
 
 
+async def later(_: object) -> None:
+    """Nobody would await it."""
+
+
 class Handles:
     """A context, a stream and a consumer, and the requests since they were made."""
 
@@ -351,6 +355,9 @@ def test_numbers_and_times_are_checked() -> None:
             ("group", lambda: consumer.unpin(5)),  # type: ignore[arg-type]
             ("last_for", lambda: stream.get_msgs(last_for=5)),  # type: ignore[arg-type]
             ("timeout", lambda: js.account_info(timeout=wrong)),
+            ("callback", lambda: consumer.consume(wrong)),
+            ("callback", lambda: consumer.consume(later)),
+            ("callback", lambda: stream.ordered_consumer().consume(later)),
         ]
         for name, call in of_types:
             on.refuses(name, call, TypeError)

@@ -854,6 +854,15 @@ def test_a_server_that_shuts_down_is_not_waited_for_for_ever(way: Way) -> None:
         assert way(js, "a.b", b"held").seq == 7
 
 
+@WAYS
+def test_a_server_that_shuts_down_is_left_when_nobody_waits_for_it(way: Way) -> None:
+    with leaving(expect(b"first"), send(LAME), answer_pings) as (_, nc):
+        with pytest.raises(failures.PublishTimeoutError):
+            way(nc.jetstream(timeout=0.3, ack_timeout=0.3), "a.b", b"first")
+        assert way(nc.jetstream(timeout=PATIENCE), "a.b", b"held").seq == 7
+        assert nc.stats().reconnects == 1
+
+
 def test_a_fast_batch_is_finished_before_a_server_that_shuts_down_is_left() -> None:
     peers: list[Peer] = []
 
@@ -917,6 +926,94 @@ def test_draining_waits_for_the_acks_of_futures() -> None:
         futures = [js.publish_async("a.b") for _ in range(3)]
         nc.drain()
         assert [future.result(0).seq for future in futures] == [7, 7, 7]
+
+
+def by_columns(nc: jsclient.Connection) -> object:
+    rows = Rows(1, Column(Offsets(array("i", [0, 1]), 1), b"1"), "a.b")
+    return nc.jetstream().publish_columns(rows).last_seq
+
+
+def by_fast_batch(nc: jsclient.Connection) -> object:
+    batch = nc.jetstream().fast_batch(timeout=PATIENCE)
+    batch.add("a.b", b"1")
+    return batch.commit().seq
+
+
+UNDER_WAY: dict[str, Callable[[jsclient.Connection], object]] = {
+    "publish": lambda nc: nc.jetstream().publish("a.b").seq,
+    "publish_all": lambda nc: by_pipeline(nc.jetstream(), "a.b", b"").seq,
+    "publish_columns": by_columns,
+    "fast_batch": by_fast_batch,
+    "request": lambda nc: json.loads(nc.request("a.b").data)["seq"],
+    "stream_names": lambda nc: nc.jetstream().stream_names()[0],
+}
+
+
+@pytest.mark.parametrize("way", UNDER_WAY)
+def test_draining_lets_other_threads_have_the_answers_that_are_under_way(
+    way: str,
+) -> None:
+    answer = {"stream": "S", "seq": 7, "streams": [7], "total": 1, "limit": 1024}
+    waiting: list[bytes] = []
+    ends: list[str] = []
+
+    def hold(request: Request) -> Iterable[bytes]:
+        if request.reply.endswith("$FI"):
+            request = request._replace(sid="1")  # the batch's, the first of all
+        if request.reply.endswith(".1.0.$FI"):
+            return [request.json({"type": "ack", "seq": 0, "msgs": 10})]
+        waiting.append(request.json(answer))
+        return []
+
+    def call() -> None:
+        ends.append(str(UNDER_WAY[way](nc)))
+
+    script = welcomed(
+        answering(hold, count=2 if way == "fast_batch" else 1),
+        *(answer_ping(), answer_ping()),  # of the drain
+        wait("go"),
+        lambda peer: peer.send(waiting[0]),
+    )
+    with ScriptedServer(script) as server:
+        nc = connected(server.url)
+        threads = [threading.Thread(target=call), threading.Thread(target=nc.drain)]
+        threads[0].start()
+        while not waiting:
+            time.sleep(0.001)
+        threads[1].start()
+        while nc._loop.answered is None:
+            time.sleep(0.001)
+        with pytest.raises(errors.ConnectionDrainingError):
+            nc.jetstream().publish("a.b", b"too late")
+        assert (ends, nc.is_closed) == ([], False)
+        server.release("go")
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert ends == ["7"]
+        assert nc.is_closed
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_draining_does_not_outlast_what_it_waits_for(is_late: bool) -> None:
+    raised: list[BaseException] = []
+
+    def publish() -> None:
+        try:
+            nc.jetstream().publish("a.b", timeout=PATIENCE if is_late else 0.3)
+        except errors.Error as error:
+            raised.append(error)
+
+    with ScriptedServer(welcomed(answering(silent))) as server:
+        nc = connected(server.url)
+        thread = threading.Thread(target=publish)
+        thread.start()
+        server.wait_for(b"a.b")
+        nc.drain(0.3 if is_late else 600.0)
+        thread.join(PATIENCE)
+    kind = (
+        failures.PublishDisconnectedError if is_late else failures.PublishTimeoutError
+    )
+    assert [type(error) for error in raised] == [kind]
 
 
 def test_draining_does_not_wait_for_acks_for_ever() -> None:
@@ -986,6 +1083,42 @@ def test_a_message_that_waits_for_another_try_ends_with_its_link(is_cut: bool) -
         server.release("cut")
 
 
+@pytest.mark.parametrize("is_in_doubt", [False, True])
+def test_closing_between_two_tries_says_what_is_known_of_the_first(
+    is_in_doubt: bool,
+) -> None:
+    raised: list[BaseException] = []
+
+    def publish(js: JetStream) -> None:
+        try:
+            js.publish("a.b", b"first", msg_id="me", retry_wait=30.0)
+        except errors.Error as error:
+            raised.append(error)
+
+    def away(request: Request) -> Iterable[bytes]:
+        yield from absent(request)
+        has_answered.set()
+
+    has_answered = threading.Event()
+    scripts = [welcomed(answering(looked_up(away)))]
+    if is_in_doubt:
+        scripts.insert(0, welcomed(expect(b"first"), reset()))
+    with ScriptedServer(*scripts) as server:
+        nc = connected(server.url)
+        thread = threading.Thread(target=publish, args=[nc.jetstream(timeout=50.0)])
+        thread.start()
+        assert has_answered.wait(PATIENCE)
+        nc.flush()
+        nc.close()
+        thread.join(PATIENCE)
+    kind = (
+        failures.PublishOutcomeUnknownError
+        if is_in_doubt
+        else errors.ConnectionClosedError
+    )
+    assert [isinstance(error, kind) for error in raised] == [True]
+
+
 def test_publishing_on_a_closed_connection_is_refused() -> None:
     with ScriptedServer(welcomed(answering(acked))) as server:
         nc = connected(server.url)
@@ -1012,8 +1145,8 @@ def test_options_that_the_server_is_too_old_for_are_refused_by_batches_too() -> 
     older = handshake({**INFO, "version": "2.12.8"})
     with ScriptedServer([older, answer_pings]) as server, connected(server.url) as nc:
         batch = nc.jetstream().atomic_batch()
-        with pytest.raises(failures.UnsupportedByServerError, match="schedule_rollup"):
-            batch.add("a.b", schedule_rollup="sub")
+        with pytest.raises(failures.UnsupportedByServerError, match="cancel_schedule"):
+            batch.add("a.b", cancel_schedule="a.c")
         batch.add("a.b", ttl=1)
         assert len(batch) == 1
 

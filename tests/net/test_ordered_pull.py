@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ import jsclient
 from jsclient import events
 from jsclient import jetstream_errors as failures
 from jsclient.ordered import OrderedConsumer
+from jsclient.succession import FIRST_PAUSE
 from tests.harness.scripted import ScriptedServer
 from tests.harness.tidy import assert_tidy
 from tests.net.client import Recorder, connected
@@ -120,11 +122,15 @@ def test_what_the_last_consumer_sends_late_is_dropped() -> None:
         assert len(desk.made) == 2
 
 
-def test_a_server_that_cannot_make_a_consumer_now_is_asked_again() -> None:
-    desk = Consumers(lambda pull: [pull.message(1)], refusals=2)
+def test_a_server_that_cannot_make_a_consumer_now_is_asked_less_and_less_often() -> (
+    None
+):
+    desk = Consumers(lambda pull: [pull.message(1)], refusals=3)
     with ordered(desk) as scene:
+        begun = time.monotonic()
         assert scene.read(1) == [1]
-        assert (desk.refused, len(desk.made)) == (2, 1)
+        assert time.monotonic() - begun >= FIRST_PAUSE * (1 + 2 + 4)
+        assert (desk.refused, len(desk.made)) == (3, 1)
 
 
 def test_a_gap_is_not_the_end_when_the_next_consumer_cannot_be_made_at_once() -> None:

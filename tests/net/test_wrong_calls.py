@@ -34,6 +34,10 @@ BAD_TOKENS: list[object] = [
 BAD_TIMES: list[object] = [-1, -0.001, math.nan, True, "1", b"1", [], timedelta(-1)]
 
 
+async def later(_: object) -> None:
+    """Nobody would await it."""
+
+
 def each(argument: str, values: list[object], **others: object) -> list[Wrong]:
     return [(argument, {**others, argument: value}) for value in values]
 
@@ -77,7 +81,7 @@ REQUEST = [wrong for wrong in PUBLISH if wrong[0] != "reply"]
 SUBSCRIBE = [
     *each("subject", [None, *BAD_TOKENS, ".a", "a.", "a..b", "a.>.b", "x" * 5000]),
     *each("queue", BAD_TOKENS, subject="a"),
-    *each("callback", [5, "f"], subject="a"),
+    *each("callback", [5, "f", later], subject="a"),
     *each("max_pending_messages", [0, -1, 1.5, True, "1"], subject="a"),
     *each("max_pending_bytes", [0, -1, 1.5, True, "1"], subject="a"),
 ]
@@ -170,7 +174,7 @@ OPTIONS = [
     *each("reconnect_buffer", [-1, 1.5, True, None]),
     *each("write_buffer", [0, 1.5, True, None]),
     *each("inbox_prefix", [*BAD_TOKENS, None, "a.", ".a", "a..b", "a.*", ">"]),
-    *each("on_event", [5, "f"]),
+    *each("on_event", [5, "f", later]),
     *[
         wrong
         for flag in (

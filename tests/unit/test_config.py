@@ -304,6 +304,12 @@ def test_a_duration_is_taken_as_seconds_or_timedelta(
     assert ConsumerConfig(backoff=[given_as]).to_api()["backoff"] == [sent]
 
 
+def test_a_duration_that_would_be_no_limit_at_all_is_refused() -> None:
+    assert StreamConfig(max_age=0).to_api() == {"max_age": 0}
+    with pytest.raises(InvalidArgumentError, match="max_age is less than a nanosec"):
+        StreamConfig(max_age=1e-10)
+
+
 def test_an_instant_is_taken_as_datetime_or_text() -> None:
     moment = datetime(2024, 1, 1, tzinfo=timezone(timedelta(hours=2)))
     for given_as in (moment, "2024-01-01T00:00:00+02:00"):
@@ -316,6 +322,7 @@ def test_an_instant_is_taken_as_datetime_or_text() -> None:
     ("kind", "name", "value", "text"),
     [
         (StreamConfig, "name", 5, "name must be a str, not int"),
+        (StreamConfig, "extra", 5, "extra must be a dict, not int"),
         (StreamConfig, "max_msgs", "5", "max_msgs must be an int, not str"),
         (StreamConfig, "max_msgs", True, "max_msgs must be an int, not bool"),
         (StreamConfig, "no_ack", 1, "no_ack must be a bool, not int"),

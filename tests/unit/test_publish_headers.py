@@ -98,6 +98,11 @@ WRONG: list[tuple[str, object, type[Exception]]] = [
         for name in ("ttl", "schedule_ttl")
         for value, kind in NO_TTL
     ),
+    ("expected_stream", "a b", ValueError),
+    ("expected_stream", "a.b", ValueError),
+    ("schedule_target", "a b", ValueError),
+    ("schedule_source", "a..b", ValueError),
+    ("cancel_schedule", "a..b", ValueError),
     ("expected_last_subject", "a b", ValueError),
     ("expected_last_subject", "a..b", ValueError),
     ("expected_last_subject", "a.>.b", ValueError),
@@ -124,7 +129,26 @@ def options(**given: Any) -> PublishOptions:
 def test_an_option_is_spelled_as_the_server_reads_it(
     name: str, value: object, key: str, text: str
 ) -> None:
-    assert with_options(None, options(**{name: value})) == [(key, text)]
+    given = {"Nats-Schedule": "@hourly"} if name.startswith("schedule_") else None
+    found = with_options(given, options(**{name: value}))
+    assert found == [*(given or {}).items(), (key, text)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("schedule_target", "a.b"),
+        ("schedule_source", "a.b"),
+        ("schedule_ttl", 5),
+        ("schedule_time_zone", "UTC"),
+        ("schedule_rollup", "sub"),
+    ],
+)
+def test_what_a_schedule_is_about_needs_one(name: str, value: object) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"{name} needs schedule"):
+        with_options(None, options(**{name: value}))
+    scheduled = with_options(None, options(schedule="@hourly", **{name: value}))
+    assert len(list(scheduled or ())) == 2
 
 
 @pytest.mark.parametrize(("name", "value", "kind"), WRONG)
@@ -269,5 +293,6 @@ def test_a_kept_payload_does_not_change_with_the_buffer_of_the_caller() -> None:
 
 @pytest.mark.parametrize("data", ["text", 5, None, memoryview(b"abcd")[::2]])
 def test_a_payload_that_is_no_contiguous_buffer_is_refused(data: Any) -> None:
-    with pytest.raises(TypeError, match="data must be"):
+    told = "not str; encode it first" if isinstance(data, str) else "data must be"
+    with pytest.raises(TypeError, match=told):
         lasting_data(data)

@@ -304,7 +304,8 @@ def test_a_wrong_option_of_a_fetch_is_refused_by_name(
     ("options", "told"),
     [
         ({"max_messages": 6, "timeout": 1.0}, r"max_messages is 6; the consumer .* 5"),
-        ({"max_bytes": 101, "timeout": 1.0}, r"max_bytes is 101; the consumer .* 100"),
+        ({"max_messages": 6, "max_bytes": 99}, r"max_messages is 6; the consumer .* 5"),
+        ({"max_messages": MANY, "max_bytes": 101}, r"max_bytes is 101; the .* 100"),
     ],
 )
 def test_a_fetch_that_the_consumer_would_refuse_is_not_sent(
@@ -318,6 +319,13 @@ def test_a_fetch_that_the_consumer_would_refuse_is_not_sent(
 
 PINNED = consumer_config(priority_groups=["A"], priority_policy="pinned_client")
 OVERFLOW = consumer_config(priority_groups=["A", "B"], priority_policy="overflow")
+
+
+def test_a_misspelt_option_is_told_with_the_nearest_right_one() -> None:
+    for wrong, hint in (("gruop", "group"), ("timout", "timeout")):
+        misspelt: Any = {wrong: "A"}
+        with pytest.raises(TypeError, match=f"no option '{wrong}'; .* '{hint}'"):
+            pull_fields(FREE, misspelt)
 
 
 def test_without_options_nothing_is_added() -> None:
