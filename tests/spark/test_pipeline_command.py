@@ -136,12 +136,13 @@ def test_a_console_sink_prints_the_rows_of_each_batch(
         js.publish("words", word)
     file = tmp_path / "screen.toml"
     file.write_text(SCREEN)
-    here = {"NATS_URL": jetstream_server.url}
+    env = {**os.environ, **no_search, "NATS_URL": jetstream_server.url}
+    del env["SPARK_HOME"]  # once, Spark is as pip has installed it
     # The rows are printed by the JVM, which has its output from the command. That Spark
     # finds no formats by itself does not matter.
     answer = subprocess.run(
         [sys.executable, "-m", "jsclient", "pipeline", "run", str(file), "--once"],
-        env={**os.environ, **no_search, **here},
+        env=env,
         capture_output=True,
         text=True,
     )
