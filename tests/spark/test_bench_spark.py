@@ -57,7 +57,8 @@ def test_every_cell_of_batches_gives_its_figures(
 
 
 def test_parts_and_sizes_can_be_named_several_times() -> None:
-    chosen = asked("--only write --only batches --messages 5 --messages 7".split())
+    parts, sizes = ["--only=write", "--only=batches"], ["--messages=5", "--messages=7"]
+    chosen = asked([*parts, *sizes])
     assert (chosen.only, chosen.messages) == (["write", "batches"], [5, 7])
     assert asked([]).only == ["read", "write", "batches"]
 
