@@ -103,6 +103,36 @@ def test_a_signal_ends_it_after_the_running_batch_and_the_rest_is_done_next_time
     assert sorted(row.sequence for row in rows) == list(range(1, 10_001))
 
 
+@pytest.mark.parametrize("line", ["", "Setting Spark log level"])
+def test_ctrl_c_ends_a_spark_that_starts_with_one_line(
+    jetstream_server: Server, spark_environment: dict[str, str], file: Path, line: str
+) -> None:
+    env = {**os.environ, **spark_environment, "NATS_URL": jetstream_server.url}
+    with subprocess.Popen(
+        [sys.executable, "-m", "jsclient", "pipeline", "run", str(file)],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            # The JVM speaks as soon as it runs, and of its logs when it has a context.
+            for said in process.stdout:
+                if line in said:
+                    break
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does it
+            # This has an end when no process is left that could say something.
+            rest = process.stdout.read()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    assert process.returncode == 130
+    assert rest.endswith("\ninterrupted\n")
+    assert not re.search("Traceback|Exception|ERROR|^\\s+at ", rest, re.MULTILINE), rest
+
+
 SCREEN = """
 [pipeline]
 name = "screen"
