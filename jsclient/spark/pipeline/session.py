@@ -27,7 +27,7 @@ from .description import Pipeline, PipelineError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["session"]
+__all__ = ["is_remote", "session"]
 
 # What a pipeline has unless its file says otherwise. Spark's own bar of progress would
 # be in the way of ours; of its log, what matters comes as an exception. In that, Spark
@@ -38,6 +38,7 @@ DEFAULTS = {
     "spark.sql.redaction.options.regex": f"(?i)url|{'|'.join(SECRETS)}",
 }
 
+REMOTE = "sc://"  # what addresses of Spark Connect begin with
 INTERRUPTED = 130  # the exit status that shells give it
 # How many seconds a JVM may take to end before it is killed.
 PATIENCE = 10.0
@@ -60,12 +61,11 @@ def session(pipeline: Pipeline, master: str | None = None) -> Iterator[SparkSess
     if present is not None:
         yield present
         return
-    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    master = master or (None if is_submitted else pipeline.master or "local[*]")
+    master = _master(pipeline, master)
     builder = SparkSession.builder.appName(pipeline.name)
     for key, value in {**DEFAULTS, **pipeline.spark}.items():
         builder = builder.config(key, value)
-    if master is not None and master.startswith("sc://"):
+    if master is not None and master.startswith(REMOTE):
         with _stopped(builder.remote(master).getOrCreate()) as spark:
             yield spark
         return
@@ -73,6 +73,16 @@ def session(pipeline: Pipeline, master: str | None = None) -> Iterator[SparkSess
     builder = _local(builder, pipeline, master)
     with _interrupts() as take, _stopped(_started(builder, take)) as spark:
         yield spark
+
+
+def is_remote(pipeline: Pipeline, master: str | None = None) -> bool:
+    """Whether the driver of that session is elsewhere."""
+    return (_master(pipeline, master) or "").startswith(REMOTE)
+
+
+def _master(pipeline: Pipeline, master: str | None) -> str | None:
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    return master or (None if is_submitted else pipeline.master or "local[*]")
 
 
 @contextmanager
