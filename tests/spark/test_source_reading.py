@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import json
 import pickle
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
 
+import pyarrow as pa
 from pyspark.sql.types import (
     BinaryType,
     IntegerType,
@@ -311,6 +313,27 @@ def test_only_the_columns_that_are_asked_for_are_made(
     ]
     text = StructType([StructField("data", StringType()), COLUMNS["subject"]])
     assert readers.rows(text, readMode=mode) == [{"data": "text", "subject": "s.1"}]
+
+
+@pytest.mark.parametrize("mode", ["direct", "consumer"])
+def test_messages_become_columns_without_a_step_for_each(
+    js: JetStream, readers: Readers, mode: str
+) -> None:
+    count = 50_000
+    made(js)
+    fill(js, count)
+    reader = readers.batch(readMode=mode)
+    (part,) = reader.partitions()
+    next(reader.read(part))  # what is imported at first does not count
+    calls: list[str] = []
+    sys.setprofile(lambda frame, event, argument: calls.append(event))
+    try:
+        batches = list(reader.read(part))
+    finally:
+        sys.setprofile(None)
+    assert all(isinstance(batch, pa.RecordBatch) for batch in batches)
+    assert sum(batch.num_rows for batch in batches) == count
+    assert len(calls) < count  # and a step has two, its call and its return
 
 
 @pytest.mark.parametrize(

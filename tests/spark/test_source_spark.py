@@ -385,6 +385,7 @@ def test_small_batches_can_be_read_on_the_driver(
         ({"stream": "NOWHERE"}, "option stream: there is no stream 'NOWHERE'"),
         ({"startingOffsets": "{"}, "option startingOffsets: '{' is no JSON"),
         ({"schema": "sequence INT"}, "option schema: .*must be bigint, not int"),
+        ({"schema": "payload BINARY"}, "option schema: there is no column 'payload'"),
         ({"servers": "nats://127.0.0.1:1"}, "option servers: no server answers"),
     ],
 )
