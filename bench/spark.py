@@ -2,7 +2,7 @@
 
     python -m bench.spark                  # 200,000 and 2,000,000 messages of 128 bytes
     python -m bench.spark --messages 200000 --runs 5 --json bench/results/spark.json
-    python -m bench.spark --only batches
+    python -m bench.spark --only write --only batches
 
 One server and one Spark on two cores. The cells of a part take turns, after one round
 that is not counted, and each checks its result. The tables show medians, the slowest
@@ -260,8 +260,8 @@ def verdict(line: Line) -> str:
     return f"  MISSED: {'; '.join(line['missed'])}" if line["missed"] else "  met"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the benchmark as the command line says."""
+def asked(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command line says."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.spark",
         description=__doc__,
@@ -270,14 +270,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--messages", type=int, action="append", help="how many")
     parser.add_argument("--size", type=int, default=128, help="bytes of a payload")
     parser.add_argument("--runs", type=int, default=3, help="that count, per cell")
-    parser.add_argument("--only", choices=PARTS, help="a part of it")
+    parser.add_argument(
+        "--only", choices=PARTS, action="append", help="a part of it; may be repeated"
+    )
     parser.add_argument("--json", type=Path, help="where all figures are written to")
     chosen = parser.parse_args(arguments)
-    counts = chosen.messages or [200_000, 2_000_000]
+    chosen.messages = chosen.messages or [200_000, 2_000_000]
+    chosen.only = chosen.only or list(PARTS)
+    return chosen
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the benchmark as the command line says."""
+    chosen = asked(arguments)
     with tempfile.TemporaryDirectory() as folder:
         spark = start_spark(folder)
-        only = [chosen.only] if chosen.only else PARTS
-        document = bench(spark, counts, size=chosen.size, runs=chosen.runs, only=only)
+        document = bench(
+            spark,
+            chosen.messages,
+            size=chosen.size,
+            runs=chosen.runs,
+            only=chosen.only,
+        )
         spark.stop()
     if chosen.json is not None:
         chosen.json.parent.mkdir(parents=True, exist_ok=True)

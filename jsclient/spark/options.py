@@ -311,7 +311,8 @@ class SinkOptions:
         kinds.count,
         "rows of a task that may wait for their acknowledgement; raise it where that "
         "takes 10 ms or more",
-        default=1000,
+        # With fewer the server is idle at times while Spark hands over the next rows.
+        default=3000,
     )
     on_error: str = option(
         "onError",

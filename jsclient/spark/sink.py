@@ -65,7 +65,7 @@ except ImportError:  # before 4.1: rows come one by one
     DataSourceStreamArrowWriter = DataSourceStreamWriter  # type: ignore
     HAS_ARROW_STREAMS = False
 
-__all__ = ["batch_writer", "stream_writer"]
+__all__ = ["batch_writer", "check_columns", "check_options", "stream_writer"]
 
 logger = logging.getLogger("jsclient")
 
@@ -116,13 +116,14 @@ class Plan:
 
 def _planned(options: SinkOptions, schema: StructType) -> Plan:
     """Refuses what cannot work; done on the driver, before tasks start."""
-    _check_columns(options, schema)
-    _check_options(options)
+    check_columns(options, schema)
+    check_options(options)
     names = schema.fieldNames()
     return Plan(options, "subject" in names, "msg_id" in names)
 
 
-def _check_options(options: SinkOptions) -> None:
+def check_options(options: SinkOptions) -> None:
+    """Refuses what does not fit the stream, or each other; asks the server."""
     if options.exactly_once == "ledger":
         if options.dedup == "none":
             raise OptionError("exactlyOnce", "a ledger needs ids, and dedup is none")
@@ -142,7 +143,8 @@ def _check_options(options: SinkOptions) -> None:
         check_stream(stream)
 
 
-def _check_columns(options: SinkOptions, schema: StructType) -> None:
+def check_columns(options: SinkOptions, schema: StructType) -> None:
+    """Refuses columns that cannot be published."""
     names = [field.name for field in schema]
     for field in schema:
         if field.name in PLACES:

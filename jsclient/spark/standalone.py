@@ -198,7 +198,8 @@ def run(
 def _node(name: str, words: list[str], folder: Path) -> Iterator[_Node]:
     import pyspark
 
-    home = Path(pyspark.__file__).parent
+    # The Spark that sessions of this process use too.
+    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
     node = _Node(words, folder / f"{name}.log", home)
     try:
         yield node

@@ -78,6 +78,7 @@ def spark_environment(
         "PYTHONPATH": os.pathsep.join(path),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_HOME": str(quick.home(tmp_path_factory.mktemp("home"))),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(tmp_path_factory.mktemp("spark")),
     }

@@ -2,8 +2,8 @@
 
 python -m tests.spark.driver CONF FOLDER OPTIONS...: for each OPTIONS, reads what is
 there of a stream into files below the folder, or into another stream if their entry
-`sink` has the options of that; their entry `at` names another checkpoint. CONF and
-OPTIONS are JSON.
+`sink` has the options of that; their entry `at` names another checkpoint, their entry
+`format` another format. CONF and OPTIONS are JSON.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import traceback
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.spark.held_source import HeldSource
+
 
 def main(conf: str, folder: str, *queries: str) -> int:
     """Runs the queries to their ends; how many of them failed."""
@@ -24,14 +26,15 @@ def main(conf: str, folder: str, *queries: str) -> int:
     for name, value in json.loads(conf).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
+    spark.dataSource.register(HeldSource)
     failed = 0
     for text in queries:
         options = json.loads(text)
         sink = options.pop("sink", None)
         checkpoint = f"{folder}/{options.pop('at', 'checkpoint')}"
-        reader = spark.readStream.format("jetstream").options(**options)
+        reader = spark.readStream.format(options.pop("format", "jetstream"))
         try:
-            run(reader.load(), folder, checkpoint, sink)
+            run(reader.options(**options).load(), folder, checkpoint, sink)
         except PySparkException:
             traceback.print_exc()
             failed += 1

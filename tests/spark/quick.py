@@ -2,11 +2,14 @@
 
 `environment` says by variables what Spark's scripts hand on to every JVM, so it holds
 for sessions of tests, for programs that tests run and for clusters alike. What those
-set themselves still wins. There are three parts:
+set themselves still wins. There are four parts:
 
 * the compiler that pays off only after a minute is left out;
 * files are written without checksums, whose every file costs a process for its mode;
-* classes come, parsed and checked, from an archive that `archive` makes of one run.
+* classes come, parsed and checked, from an archive that `archive` makes of one run;
+* Python's processes, of which a query starts half a dozen, import PySpark from where
+  pip has put it: `home` is a Spark without the zip file of its sources, which each of
+  them would compile anew.
 
 python -m tests.spark.quick FILE: makes the archive.
 """
@@ -21,6 +24,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import jsclient
+from jsclient.server import run
 from jsclient.spark.java import find_java
 
 FLAGS = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xlog:disable"]
@@ -47,6 +52,16 @@ def environment(*flags: str) -> dict[str, str]:
         "SPARK_DAEMON_JAVA_OPTS": " ".join(words),
         "SPARK_LAUNCHER_OPTS": " ".join(FLAGS),
     }
+
+
+def home(folder: Path) -> Path:
+    """The installed Spark, by links, without the packages that pip has too."""
+    import pyspark
+
+    installed = Path(pyspark.__file__).parent
+    for part in ("bin", "jars", "sbin"):
+        (folder / part).symlink_to(installed / part)
+    return folder
 
 
 def archive(folder: Path, env: dict[str, str]) -> Path | None:
@@ -92,17 +107,27 @@ def main() -> None:
         .config("spark.driver.host", "127.0.0.1")
         .getOrCreate()
     )
-    with tempfile.TemporaryDirectory() as folder:
-        rows = spark.range(0, 100, 1, 2).selectExpr("id", "string(id) AS data")
-        rows.groupBy("data").count().collect()
-        rows.write.parquet(f"{folder}/in")
-        arriving = spark.readStream.schema(rows.schema).parquet(f"{folder}/in")
-        query = (
-            arriving.writeStream.option("checkpointLocation", f"{folder}/checkpoint")
-            .trigger(availableNow=True)
-            .start(f"{folder}/out")
+    with tempfile.TemporaryDirectory() as folder, run(jetstream=True) as server:
+        with jsclient.connect(server.url) as nc:
+            nc.jetstream().create_stream(name="S", subjects=["s"])
+        options = {"servers": server.url, "stream": "S"}
+        rows = spark.range(0, 100, 1, 2).selectExpr(
+            "'s' AS subject", "string(id) AS data"
         )
-        query.awaitTermination()
+        rows.groupBy("data").count().collect()
+        rows.write.format("jetstream").options(**options).mode("append").save()
+        spark.read.format("jetstream").options(**options).load().collect()
+        arriving = spark.readStream.format("jetstream").options(**options).load()
+        # Into files, and into the stream itself.
+        for number, kind in enumerate(("parquet", "jetstream")):
+            place = {"path": f"{folder}/out"} if kind == "parquet" else options
+            query = (
+                arriving.writeStream.format(kind)
+                .options(checkpointLocation=f"{folder}/{number}", **place)
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
         assert spark.read.parquet(f"{folder}/out").count() == 100
     gateway = spark.sparkContext._gateway
     assert gateway is not None

@@ -101,3 +101,11 @@ def fill(js: JetStream, count: int, *, subjects: int = 4, data: bytes = b"%d") -
     messages = ((f"s.{n % subjects}", data % n) for n in range(count))
     for _ in js.publish_all(messages):
         pass
+
+
+def expire(stream: Stream) -> None:
+    """Lets all messages of a stream become too old, and later ones live again."""
+    stream.update(max_age=0.1)
+    while stream.info().state.messages:  # the server tells nobody
+        pass
+    stream.update(max_age=0.0)

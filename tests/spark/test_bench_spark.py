@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from bench import spark_batches, spark_cells
-from bench.spark import bench, judged, verdict
+from bench.spark import asked, bench, judged, verdict
 from bench.spark_cells import Cell, WrongResultError, check, taken
 from tests.spark.readers import since_42
 
@@ -54,6 +54,13 @@ def test_every_cell_of_batches_gives_its_figures(
     assert set(cells) > {"rate>noop", "idle>noop", "idle>idle"}
     assert all(line["ms"] >= line["addBatch"] > 0 for line in cells.values())
     assert "jetstream>noop" in capsys.readouterr().out
+
+
+def test_parts_and_sizes_can_be_named_several_times() -> None:
+    parts, sizes = ["--only=write", "--only=batches"], ["--messages=5", "--messages=7"]
+    chosen = asked([*parts, *sizes])
+    assert (chosen.only, chosen.messages) == (["write", "batches"], [5, 7])
+    assert asked([]).only == ["read", "write", "batches"]
 
 
 def test_cells_take_turns_and_the_first_round_does_not_count() -> None:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from jsclient.spark.java import JavaNotFoundError, find_java, main
+
+ROOT = Path(__file__).parents[2]
+MAKE = shutil.which("make")
+in_the_tree = pytest.mark.skipif(
+    not (MAKE and (ROOT / "Makefile").exists()), reason="needs the source tree and make"
+)
 
 
 @pytest.fixture
@@ -91,3 +100,57 @@ def test_the_command_says_which_java_there_is(
     path = put_java(no_java, 'openjdk version "17.0.15"')
     assert main() == 0
     assert capsys.readouterr().out == f"Java 17 ({path})\n"
+
+
+def ran(*command: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """A command in the tree, as if it were not started by tests that make runs."""
+    ours = ("CI", "MAKEFLAGS", "MAKELEVEL", "PYTEST_ADDOPTS")
+    rest = {name: value for name, value in os.environ.items() if name not in ours}
+    return subprocess.run(
+        command, cwd=ROOT, env={**rest, **env}, capture_output=True, text=True
+    )
+
+
+def make_java(**env: str) -> subprocess.CompletedProcess[str]:
+    assert MAKE is not None
+    # The core is taken as it is, whichever that is.
+    core = f"{sys.prefix}/.core-dev"
+    return ran(MAKE, "-o", core, "java", f"VENV={sys.prefix}", "BUILD=dev", **env)
+
+
+@in_the_tree
+def test_make_fails_without_java_in_continuous_integration(no_java: Path) -> None:
+    answer = make_java(CI="true")
+    assert answer.returncode != 0
+    how, makes_own = answer.stderr.splitlines()
+    assert how.startswith("Spark needs Java 17 or newer; install it with 'apt install ")
+    assert makes_own.startswith("make: *** ")
+
+
+@in_the_tree
+def test_make_says_that_java_is_missing_and_goes_on_elsewhere(no_java: Path) -> None:
+    answer = make_java()
+    assert answer.returncode == 0
+    assert answer.stderr.startswith("Spark needs Java 17 or newer; install it with ")
+    assert (answer.stderr + answer.stdout).count("\n") == 1
+
+
+@in_the_tree
+def test_make_is_silent_where_there_is_java(no_java: Path) -> None:
+    put_java(no_java, 'openjdk version "17.0.15"')
+    answer = make_java(CI="true")
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("env", "end"), [({}, "1 skipped"), ({"CI": "true"}, "1 error")]
+)
+def test_tests_without_java_are_skipped_loudly_or_fail(
+    no_java: Path, env: dict[str, str], end: str
+) -> None:
+    one = "tests/spark/test_source_spark.py::test_a_batch_has_every_message_once"
+    words = ["-q", "-p", "no:cacheprovider", one]
+    answer = ran(sys.executable, "-m", "pytest", *words, **env)
+    assert (answer.returncode != 0) == bool(env)
+    assert "SPARK WAS NOT TESTED: Spark needs Java 17 or newer" in answer.stdout
+    assert answer.stdout.splitlines()[-1].startswith(end)

@@ -37,13 +37,15 @@ def driver(spark_environment: dict[str, str], tmp_path: Path) -> Iterator[Driver
     """Starts drivers in process groups of their own; none is left at the end."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*queries: dict[str, Any], **conf: Any) -> subprocess.Popen[str]:
+    def start(
+        *queries: dict[str, Any], env: dict[str, str] | None = None, **conf: Any
+    ) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "tests.spark.driver", json.dumps(conf)]
         with (tmp_path / "log").open("a") as log:
             process = subprocess.Popen(
                 [*command, str(tmp_path), *map(json.dumps, queries)],
                 cwd=ROOT,
-                env={**os.environ, **spark_environment},
+                env={**os.environ, **spark_environment, **(env or {})},
                 stdout=log,
                 stderr=log,
                 text=True,
@@ -114,6 +116,38 @@ def test_a_driver_that_is_killed_within_batches_loses_and_doubles_nothing(
         "sum(cast(cast(data as string) as bigint)) AS total",
     ).collect()
     assert tuple(row) == (MANY, MANY, MANY * (MANY - 1) // 2)
+
+
+@since_42  # before, there is but one batch to be killed before
+def test_a_driver_that_is_killed_before_it_notes_a_batch_loses_and_doubles_nothing(
+    spark: SparkSession, driver: Driver, tmp_path: Path
+) -> None:
+    count, size, file = 3000, 1000, tmp_path / "held"
+    env = {"HELD_AT": str(2 * size + 1), "HELD_FILE": str(file)}
+    with run(jetstream=True) as server:
+        with jsclient.connect(server.url) as nc:
+            js = nc.jetstream()
+            made(js)
+            fill(js, count)
+            options = {"servers": server.url, "stream": "S"}
+            options["maxRecordsPerTrigger"] = str(size)
+            process = driver({**options, "format": "held"}, env=env)
+            deadline = time.monotonic() + PATIENCE
+            while not file.exists():  # files tell nobody that they are there
+                assert process.poll() is None, "the driver has ended by itself"
+                assert time.monotonic() < deadline, "no third batch was planned"
+                time.sleep(0.005)
+            kill(process)
+            # Two batches are done, and nothing is noted of the one that was planned.
+            checkpoint = tmp_path / "checkpoint"
+            assert last(checkpoint / "offsets") == last(checkpoint / "commits") == 1
+            # The third is planned anew, with what has come since.
+            fill(js, size)
+        process = driver(options)
+        assert process.wait(PATIENCE) == 0, (tmp_path / "log").read_text()[-3000:]
+    assert last(checkpoint / "commits") == 3
+    rows = spark.read.parquet(str(tmp_path / "out")).select("sequence").collect()
+    assert sorted(row.sequence for row in rows) == list(range(1, count + size + 1))
 
 
 @since_42  # before, there is but one batch to be killed in

@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import json
 import pickle
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
 
+import pyarrow as pa
 from pyspark.sql.types import (
     BinaryType,
     IntegerType,
@@ -31,7 +33,7 @@ from jsclient.spark.columns import COLUMNS
 from jsclient.spark.errors import DataLossError, OptionError
 from jsclient.spark.source import BatchReader, StreamReader, schema
 from tests.harness.proxy import FaultProxy
-from tests.spark.readers import SEQUENCE, Readers, columns, fill, made, read
+from tests.spark.readers import SEQUENCE, Readers, columns, expire, fill, made, read
 
 pytestmark = pytest.mark.live
 
@@ -313,6 +315,27 @@ def test_only_the_columns_that_are_asked_for_are_made(
     assert readers.rows(text, readMode=mode) == [{"data": "text", "subject": "s.1"}]
 
 
+@pytest.mark.parametrize("mode", ["direct", "consumer"])
+def test_messages_become_columns_without_a_step_for_each(
+    js: JetStream, readers: Readers, mode: str
+) -> None:
+    count = 50_000
+    made(js)
+    fill(js, count)
+    reader = readers.batch(readMode=mode)
+    (part,) = reader.partitions()
+    next(reader.read(part))  # what is imported at first does not count
+    calls: list[str] = []
+    sys.setprofile(lambda frame, event, argument: calls.append(event))
+    try:
+        batches = list(reader.read(part))
+    finally:
+        sys.setprofile(None)
+    assert all(isinstance(batch, pa.RecordBatch) for batch in batches)
+    assert sum(batch.num_rows for batch in batches) == count
+    assert len(calls) < count  # and a step has two, its call and its return
+
+
 @pytest.mark.parametrize(
     ("field", "says"),
     [
@@ -497,6 +520,38 @@ def test_who_does_not_mind_what_goes_while_he_reads_is_warned_once(
     assert last["sequence"][-1].as_py() == 20_000
     (warning,) = caplog.messages
     assert "..19000 are gone" in warning
+
+
+@pytest.mark.parametrize("mode", ["direct", "consumer"])
+@pytest.mark.parametrize("is_fatal", [True, False])
+def test_messages_that_expire_while_we_read_are_missed(
+    js: JetStream,
+    readers: Readers,
+    mode: str,
+    is_fatal: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stream = made(js)
+    fill(js, 20_000)
+    options = {"readMode": mode, "maxFetchBytes": "64k", "numPartitions": 1}
+    options |= {"fetchSize": 100, "failOnDataLoss": str(is_fatal).lower()}
+    reader = readers.batch(SEQUENCE, **options)
+    batches = reader.read(reader.partitions()[0])
+    seqs = next(batches)["sequence"].to_pylist()
+    expire(stream)
+    fill(js, 10)  # they are behind the end of the range
+    if is_fatal:
+        with pytest.raises(DataLossError, match=r"messages \d+\.\.20000 are gone"):
+            list(batches)
+        return
+    with caplog.at_level("WARNING", "jsclient"):
+        for batch in batches:
+            seqs += batch["sequence"].to_pylist()
+    # What was on its way is read, and nothing beyond.
+    assert seqs == list(range(1, len(seqs) + 1))
+    assert len(seqs) < 20_000
+    (warning,) = caplog.messages
+    assert f"messages {len(seqs) + 1}..20000 are gone" in warning
 
 
 def test_a_stream_that_is_made_again_is_not_taken_for_the_old_one(

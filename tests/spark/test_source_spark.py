@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ import jsclient.spark
 from jsclient.jetstream import JetStream
 from jsclient.server import Server, run
 from jsclient.spark import OptionError, read, read_stream
-from tests.spark.readers import HAS_LIMITS, fill, made
+from tests.spark.readers import HAS_LIMITS, expire, fill, made, since_41
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -162,6 +163,30 @@ def test_a_frame_is_a_snapshot_and_filters_of_it_do_not_change_it(
     assert frame().count() == 150
 
 
+@since_41
+def test_no_filter_is_pushed_down_even_if_spark_would_do_it(
+    spark: SparkSession,
+    js: JetStream,
+    jetstream_server: Server,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made(js)
+    fill(js, 100)
+    session = spark.newSession()
+    session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    found = read(session, "S", servers=jetstream_server.url)
+    odd, early = found.where("subject = 's.1'"), found.where("sequence <= 10")
+    # By pushed filters, those of the last one would hold for all.
+    assert (odd.count(), early.count(), found.count()) == (25, 10, 100)
+    assert odd.union(early).count() == 35
+    both = odd.join(early.select("sequence"), "sequence").collect()
+    assert {row.sequence for row in both} == {2, 6, 10}
+    odd.explain(True)
+    plan = capsys.readouterr().out.partition("== Physical Plan ==")[2]
+    assert re.search(r"Filter \(.*subject#\d+ = s\.1\)+\n.*BatchScan", plan), plan
+    assert "Pushed" not in plan
+
+
 def test_a_view_in_sql_reads_the_stream(
     spark: SparkSession, js: JetStream, jetstream_server: Server
 ) -> None:
@@ -210,6 +235,46 @@ def test_purged_messages_fail_a_query_or_are_passed_over(
     assert sizes(query(failOnDataLoss="false")) == [50]
     seqs = [row.sequence for row in written(spark, tmp_path).collect()]
     assert sorted(seqs) == [*range(1, 101), *range(151, 201)]
+
+
+def test_messages_that_expire_within_a_batch_fail_it_or_are_passed_over(
+    spark: SparkSession, js: JetStream, jetstream_server: Server, tmp_path: Path
+) -> None:
+    stream = made(js)
+    fill(js, 100)
+    seen: list[list[int]] = []
+
+    def take(rows: DataFrame, batch: int) -> None:
+        seen.append([])
+        for row in rows.select("sequence").toLocalIterator():
+            seen[-1].append(row.sequence)
+            if row.sequence == 50:
+                expire(stream)  # before the second partition is read
+
+    def run(**options: Any) -> None:
+        given = {"servers": jetstream_server.url, "stream": "S", **options}
+        reader = spark.readStream.format("jetstream").options(**given)
+        writer = reader.load().writeStream.foreachBatch(take)
+        location = str(tmp_path / "checkpoint")
+        query = writer.option("checkpointLocation", location)
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(PySparkException, match=r"DATA_LOSS.* messages 51\.\.100 are"):
+        run(recordsPerPartition=50)
+    # Done again, the batch has lost its first half too.
+    with pytest.raises(PySparkException, match=r"DATA_LOSS.* messages 1\.\.100 are"):
+        run(recordsPerPartition=50)
+    fill(js, 100)
+    run(recordsPerPartition=50, failOnDataLoss="false")
+    assert seen == [list(range(1, 51)), [], list(range(101, 201))]
+    (tmp_path / "checkpoint").rename(tmp_path / "first")
+    js.delete_stream("S")
+    stream = made(js)
+    fill(js, 100)
+    run(recordsPerPartition=50, failOnDataLoss="false")
+    fill(js, 10)
+    run(recordsPerPartition=50, failOnDataLoss="false")
+    assert seen[3:] == [list(range(1, 51)), list(range(101, 111))]
 
 
 def test_a_stream_that_was_made_again_fails_a_query(
@@ -320,6 +385,7 @@ def test_small_batches_can_be_read_on_the_driver(
         ({"stream": "NOWHERE"}, "option stream: there is no stream 'NOWHERE'"),
         ({"startingOffsets": "{"}, "option startingOffsets: '{' is no JSON"),
         ({"schema": "sequence INT"}, "option schema: .*must be bigint, not int"),
+        ({"schema": "payload BINARY"}, "option schema: there is no column 'payload'"),
         ({"servers": "nats://127.0.0.1:1"}, "option servers: no server answers"),
     ],
 )

@@ -10,7 +10,7 @@ from .description import Pipeline, PipelineError
 from .reasons import is_data_loss, reason, spark_errors
 from .report import Report
 from .run import run, schemas
-from .session import session
+from .session import is_remote, session
 from .toml import load
 
 __all__ = ["FAILED", "LOST", "WRONG", "main"]
@@ -23,12 +23,28 @@ def main(options: Namespace) -> int:
     """Runs the command; the exit status is that of the process."""
     try:
         pipeline = load(options.file)
-        return _with_spark(pipeline, options)
+        unchecked = _unchecked(pipeline, options) if options.validate else []
+        status = _with_spark(pipeline, options)
+        for problem in unchecked:
+            _say(f"{options.file}: not checked: {problem}", status)
+        return status
     except PipelineError as error:
         status = LOST if is_data_loss(error) else WRONG
         return _say(f"{options.file}: {error}", status)
     except Error as error:
         return _say(str(error), FAILED)
+
+
+def _unchecked(pipeline: Pipeline, options: Namespace) -> list[str]:
+    """What nobody could tell about streams and servers; PipelineError is for the rest.
+
+    It is asked first: an answer takes a moment, and Spark some seconds to start.
+    """
+    try:
+        from .streams import check_streams
+    except ImportError:  # without PySpark: told when it is to be started
+        return []
+    return check_streams(pipeline, is_here=not is_remote(pipeline, options.master))
 
 
 def _with_spark(pipeline: Pipeline, options: Namespace) -> int:

@@ -20,8 +20,9 @@ from datetime import datetime, timezone
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from ..errors import OptionError
 from ..freeing import commit_final
-from ..options import source_options
+from ..options import sink_options, source_options
 from ..progress import end_offsets
 from ..refusals import OPTION, Refusals
 from .description import Pipeline, PipelineError, Sink
@@ -110,6 +111,9 @@ def _run_stream(
 
 def _checked(spark: SparkSession, pipeline: Pipeline) -> dict[str, DataFrame]:
     found = frames(spark, pipeline)
+    for sink in pipeline.sinks:
+        if sink.format == "jetstream":
+            _check_columns(sink, found[sink.origin])
     if pipeline.is_stream:
         for sink in pipeline.sinks:
             if not found[sink.origin].isStreaming:
@@ -121,6 +125,17 @@ def _checked(spark: SparkSession, pipeline: Pipeline) -> dict[str, DataFrame]:
         if pipeline.is_shared:
             check_shared(pipeline, found)
     return found
+
+
+def _check_columns(sink: Sink, frame: DataFrame) -> None:
+    """Refuses rows that no stream could store, before anything is written."""
+    from ..sink import check_columns
+
+    try:
+        check_columns(sink_options(sink.options), frame.schema)
+    except OptionError as error:
+        key = "from" if error.option == "schema" else error.option
+        raise PipelineError(f"sink.{sink.name}", key, error.problem) from error
 
 
 def _run_batch(
