@@ -27,8 +27,9 @@ SERVER_CONFIG = "max_pending: 1GB"
 
 PIPELINE_ENDS = (
     "The exit status is 0 after a clean end, also when Ctrl-C or SIGTERM asked for it; "
-    "1 if the pipeline failed, 2 if its file is wrong, and 3 if messages were gone "
-    "from their stream before they were read."
+    "1 if the pipeline failed, 2 if its file is wrong, 3 if messages were gone "
+    "from their stream before they were read, and 130 if Ctrl-C came while Spark was "
+    "starting, or a second time."
 )
 
 
@@ -240,7 +241,7 @@ def add_pipeline_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--validate",
         action="store_true",
-        help="check the file, print the columns of its tables, and run nothing",
+        help="check the file and its streams, print the columns of its tables, run nothing",
     )
     parser.add_argument(
         "--once", action="store_true", help="handle what is there now, then end"

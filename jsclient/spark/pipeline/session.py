@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -181,13 +180,19 @@ def _children() -> set[int]:
 
 def _end(pids: set[int]) -> None:
     """Ends processes, which have a moment to put away their files."""
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + PATIENCE
+    left = set(pids)
+
+    def send(number: int) -> None:
+        for pid in list(left):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    send(signal.SIGTERM)
+    patience = threading.Timer(PATIENCE, send, [signal.SIGKILL])
+    patience.daemon = True
+    patience.start()
     for pid in pids:
         with suppress(ChildProcessError):  # somebody else has waited for it
-            while os.waitpid(pid, os.WNOHANG) == (0, 0):
-                if time.monotonic() > deadline:
-                    os.kill(pid, signal.SIGKILL)
-                time.sleep(0.02)
+            os.waitpid(pid, 0)
+        left.discard(pid)
+    patience.cancel()
