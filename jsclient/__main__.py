@@ -241,7 +241,8 @@ def add_pipeline_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--validate",
         action="store_true",
-        help="check the file and its streams, print the columns of its tables, run nothing",
+        help="check the file and its streams, print the columns of its tables, and "
+        "run nothing",
     )
     parser.add_argument(
         "--once", action="store_true", help="handle what is there now, then end"
