@@ -15,6 +15,7 @@ from jsclient import events
 
 # How long a test waits for what must happen: far more than it takes; it finds hangs.
 PATIENCE = 20.0
+BUSY = 1.0  # by so many seconds a busy machine may be late
 
 _Event = TypeVar("_Event", bound=events.Event)
 _T = TypeVar("_T")

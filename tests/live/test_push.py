@@ -6,7 +6,7 @@ import gc
 import threading
 import time
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import pytest
@@ -155,10 +155,11 @@ def test_a_deleted_consumer_is_noticed_by_its_silence(
             assert isinstance(warning.error, failures.MissedHeartbeatError)
             times.append(time.monotonic())
         # The last heartbeat came an interval before, at most.
-        assert 0.3 < times[0] - deleted < 0.7
+        assert times[0] - deleted > 0.3
         # A busy machine may be late, but not always.
         pauses = sorted(later - sooner for sooner, later in pairwise(times))
-        assert 0.5 < pauses[1] < 0.7, "every 3 intervals"
+        assert pauses[-1] > 0.5, "not before 3 intervals"
+        assert pauses[0] < 0.79, "and not after 4"
 
 
 # Links
@@ -182,7 +183,9 @@ def test_a_gap_that_a_lost_link_left_is_told(own_server: Server, told: Events) -
             told.wait(events.Disconnected)
             until(lambda: proxy.open_connections == 0, "the server has lost the client")
             fill(other, 3, first=3)
-            assert numbers(stand_in.next() for _ in range(3)) == [3, 4, 5]
+            # Heartbeats come there as well.
+            delivered = (msg for msg in stand_in.messages(PATIENCE) if msg.reply)
+            assert numbers(islice(delivered, 3)) == [3, 4, 5]
             proxy.refuse = False
             told.wait(events.Reconnected)
             warning = told.wait(events.ConsumerWarning)
